@@ -84,6 +84,15 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """One GPU that a server holds, and the rank that computes on it where that is known."""
+
+    uuid: str
+    index: int
+    rank: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """One inference server on this node: who it is and where its signals are to be read.
 
@@ -103,6 +112,7 @@ class Server:
     address_absence: str = ""
     listening: bool = False  # a process of this server listens on its port
     cuda_visible_devices: str | None = None
+    gpus: tuple[Place, ...] = ()
     container_id: str = ""
     pod_uid: str = ""
 

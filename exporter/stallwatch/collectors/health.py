@@ -1,0 +1,373 @@
+"""Does the server answer its health endpoint, and how far into the server does that answer reach?
+
+Results: `ok`; `refused`, `timeout`, `reset`, `unreachable`, `tls_error` where there was no answer; `empty` (closed
+without a word), `invalid` (not HTTP, or cut short); `unauthorized` (401 and 403: alive), `http_error` (any other status
+that is not 2xx; redirects are not followed). Scope: `scheduler` where a good answer proves that the scheduler answered,
+`http` where it proves the web process only.
+
+TLS: the chain is verified against `ca_file`; the name is not, since a certificate seldom names the address that is
+probed. Without `ca_file`, a loopback address is not verified at all, and any other one fully, with the system's CAs.
+
+Reasons of failures: the word that discovery gave for a missing address, `no_address`, `address_not_literal`,
+`api_key_unreadable` (probed without it), `ca_unreadable` and `no_socket` (not probed).
+"""
+
+import asyncio
+import errno
+import ipaddress
+import os
+import re
+import ssl
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from stallwatch import __version__
+from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
+
+NAME = "health"
+RESULTS = (
+    "ok",
+    "refused",
+    "timeout",
+    "reset",
+    "empty",
+    "unauthorized",
+    "http_error",
+    "invalid",
+    "unreachable",
+    "tls_error",
+)
+SCOPES = ("scheduler", "http")
+BODY_LIMIT = 64 * 1024
+
+# SGLang looks once a second whether its scheduler has answered, so what comes faster comes from the web process alone.
+SCHEDULER_ANSWERS_AFTER = 0.9
+SCHEDULER_ASKED_SINCE = {"/health": ((0, 4, 10), 2), "/health_generate": ((0, 4, 3), 4)}
+
+_RESULT_OF_ERRNO = {
+    errno.ECONNREFUSED: "refused",
+    errno.ETIMEDOUT: "timeout",
+    errno.ECONNRESET: "reset",
+    errno.ECONNABORTED: "reset",
+    errno.EPIPE: "reset",
+}
+_OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """How one server is probed; the default timeout leaves SGLang time for its own 503, which comes after 20 s."""
+
+    paths: tuple[str, ...] = ("/health",)
+    timeout: float = 25.0
+    api_key_file: str | None = None
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The outcome of one request; `phases` holds only those that were completed: connect, tls, first_byte, transfer."""
+
+    path: str
+    result: str
+    scope: str
+    latency: float
+    status: int | None
+    phases: dict[str, float]
+    at: float  # monotonic, its end
+    last_success: float | None
+    consecutive_failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReading(Reading):
+    """The probes of one server, one per path."""
+
+    server: str
+    probes: tuple[Probe, ...]
+
+
+@dataclass(eq=False, slots=True)
+class _NotMadeError(Exception):
+    """The probe could not be made, which says nothing about the server."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(slots=True)
+class _Past:
+    last_success: float | None = None
+    consecutive_failures: int = 0
+    web_only: bool = False  # a good answer once came too fast to be the scheduler's
+
+
+@dataclass(slots=True)
+class _Course:
+    """How far one request has come, in monotonic seconds."""
+
+    opening: float | None = None
+    handshake: float | None = None
+    connected: float | None = None
+    headers: float | None = None
+    body: float | None = None
+    status: int | None = None
+
+    def phases(self) -> dict[str, float]:
+        borders = (
+            ("connect", self.opening, self.connected if self.handshake is None else self.handshake),
+            ("tls", self.handshake, self.connected),
+            ("first_byte", self.connected, self.headers),
+            ("transfer", self.headers, self.body),
+        )
+        return {name: end - begin for name, begin, end in borders if begin is not None and end is not None}
+
+
+class _TimedContext(ssl.SSLContext):
+    """Notes when a handshake begins, since the HTTP client times TCP and TLS as one."""
+
+    course: _Course
+    clock: Callable[[], float]
+
+    def wrap_bio(self, *args: Any, **keywords: Any) -> ssl.SSLObject:
+        self.course.handshake = self.clock()
+        return super().wrap_bio(*args, **keywords)
+
+
+@dataclass(slots=True)
+class HealthCollector:
+    """Probes servers and remembers when each last answered in this life; one call at a time for one server."""
+
+    clock: Callable[[], float] = time.monotonic
+    _session: aiohttp.ClientSession | None = None
+    _pasts: dict[str, tuple[str, dict[str, _Past]]] = field(default_factory=dict)
+
+    def open(self) -> aiohttp.ClientSession:
+        """Return the HTTP session, made at the first call; it keeps no connection, cookie or name."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={"User-Agent": f"stallwatch/{__version__}", "Accept-Encoding": "identity"},
+                auto_decompress=False,
+                trust_env=False,
+                trace_configs=[self._tracing()],
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close the session."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def forget(self, names_alive: Collection[str]) -> None:
+        """Drop what is remembered of servers that are gone."""
+        for name in self._pasts.keys() - set(names_alive):
+            del self._pasts[name]
+
+    async def collect(
+        self, server: Server, settings: ProbeSettings
+    ) -> tuple[HealthReading | None, tuple[Failure, ...]]:
+        """Probe the paths one after another, since parallel requests can make a dead detokenizer look alive."""
+        if absence := _absence(server):
+            return None, (absence,)
+        failures: list[Failure] = []
+        probes: list[Probe] = []
+        headers = _authorization(server, settings, failures)
+        try:
+            for path in settings.paths:
+                probes.append(await self._probe(server, path, settings, headers))  # noqa: PERF401 - keeps the first ones
+        except _NotMadeError as error:
+            failures.append(Failure(NAME, error.reason, error.detail, server.name))
+        reading = HealthReading(self.clock(), server.name, tuple(probes)) if probes else None
+        return reading, tuple(failures)
+
+    async def _probe(self, server: Server, path: str, settings: ProbeSettings, headers: dict[str, str]) -> Probe:
+        course = _Course()
+        context = self._context(server, settings, course)
+        started = self.clock()
+        try:
+            await asyncio.wait_for(self._exchange(_url(server, path), headers, context, course), settings.timeout)
+            result = _result_of_status(course.status or 0)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+            result = _result_of_error(error)
+        ended = self.clock()
+        phases = course.phases()
+        past = self._remember(server, path, result, phases, ended)
+        scope = "scheduler" if _asks_scheduler(server, path) and not past.web_only else "http"
+        latency = ended - started
+        return Probe(
+            path, result, scope, latency, course.status, phases, ended, past.last_success, past.consecutive_failures
+        )
+
+    async def _exchange(
+        self, url: URL, headers: dict[str, str], context: ssl.SSLContext | None, course: _Course
+    ) -> None:
+        request = self.open().get(
+            url, headers=headers, ssl=context or True, allow_redirects=False, trace_request_ctx=course
+        )
+        async with request as response:
+            course.status, course.headers = response.status, self.clock()
+            size = 0
+            async for chunk in response.content.iter_any():
+                size += len(chunk)
+                if size >= BODY_LIMIT:
+                    response.close()
+                    break
+            course.body = self.clock()
+
+    def _remember(self, server: Server, path: str, result: str, phases: dict[str, float], ended: float) -> _Past:
+        incarnation, pasts = self._pasts.get(server.name, ("", {}))
+        if incarnation != server.incarnation:
+            pasts = {}
+        self._pasts[server.name] = (server.incarnation, pasts)
+        past = pasts.setdefault(path, _Past())
+        if result == "ok":
+            past.last_success, past.consecutive_failures = ended, 0
+            past.web_only = past.web_only or phases["first_byte"] < SCHEDULER_ANSWERS_AFTER
+        else:
+            past.consecutive_failures += 1
+        return past
+
+    def _context(self, server: Server, settings: ProbeSettings, course: _Course) -> ssl.SSLContext | None:
+        if not server.launch.tls:
+            return None
+        context = _TimedContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.course, context.clock = course, self.clock
+        if settings.ca_file is not None:
+            context.check_hostname = False
+            try:
+                context.load_verify_locations(settings.ca_file)
+            except OSError as error:
+                raise _NotMadeError("ca_unreadable", f"{settings.ca_file}: {error.strerror}") from error
+        elif ipaddress.ip_address(server.address or "").is_loopback:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        else:
+            context.load_default_certs()
+        return context
+
+    def _tracing(self) -> aiohttp.TraceConfig:
+        async def opening(_session: aiohttp.ClientSession, trace: SimpleNamespace, _event: object) -> None:
+            trace.trace_request_ctx.opening = self.clock()
+
+        async def connected(_session: aiohttp.ClientSession, trace: SimpleNamespace, _event: object) -> None:
+            trace.trace_request_ctx.connected = self.clock()
+
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_create_start.append(opening)
+        tracing.on_connection_create_end.append(connected)
+        return tracing
+
+
+def _absence(server: Server) -> Failure | None:
+    if server.address is None or server.launch.port is None:
+        word, _, sentence = server.address_absence.partition(":")
+        return Failure(NAME, word.strip() or "no_address", sentence.strip(), server.name)
+    try:
+        ipaddress.ip_address(server.address)
+    except ValueError:
+        return Failure(NAME, "address_not_literal", "only a literal address is probed", server.name)
+    return None
+
+
+def _url(server: Server, path: str) -> URL:
+    scheme = "https" if server.launch.tls else "http"
+    return URL.build(scheme=scheme, host=server.address or "", port=server.launch.port, path=path)
+
+
+def _authorization(server: Server, settings: ProbeSettings, failures: list[Failure]) -> dict[str, str]:
+    if settings.api_key_file is None:
+        return {}
+    key = _read_key(Path(settings.api_key_file))
+    if key is None:
+        failures.append(Failure(NAME, "api_key_unreadable", settings.api_key_file, server.name))
+        return {}
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _read_key(file: Path) -> str | None:
+    try:
+        if not file.is_file():  # a pipe would block the loop
+            return None
+        key = file.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return key if key and key.isprintable() else None
+
+
+def _result_of_status(status: int) -> str:
+    if 200 <= status < 300:
+        return "ok"
+    return "unauthorized" if status in (401, 403) else "http_error"
+
+
+def _result_of_error(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    if isinstance(error, asyncio.TimeoutError):
+        return "timeout"
+    if isinstance(error, aiohttp.ClientSSLError) or isinstance(cause, ssl.SSLError):
+        return "tls_error"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "empty"
+    if isinstance(cause, OSError):
+        if cause.errno in _OUR_OWN_LIMITS:
+            raise _NotMadeError("no_socket", os.strerror(cause.errno)) from error
+        return _RESULT_OF_ERRNO.get(cause.errno or 0, "unreachable")
+    return "invalid"
+
+
+def _asks_scheduler(server: Server, path: str) -> bool:
+    since = SCHEDULER_ASKED_SINCE.get(path)
+    if since is None or server.engine != "sglang" or server.launch.node_rank != 0:
+        return False
+    version = _version(server.version)
+    return version is None or version >= since
+
+
+def _version(text: str) -> tuple[tuple[int, ...], int] | None:
+    match = re.match(r"v?(\d+(?:\.\d+)*)(?:\.post(\d+))?", text)
+    if match is None:
+        return None
+    return tuple(int(part) for part in match[1].split(".")), int(match[2] or 0)
+
+
+def families(readings: Sequence[HealthReading], moment: Moment) -> Iterable[Family]:
+    """State what the last probe of each path told."""
+    probes = [((reading.server, probe.path), probe) for reading in readings for probe in reading.probes]
+
+    def family(name: str, text: str, values: Callable[[Probe], Mapping[str, float | None]], label: str = "") -> Family:
+        samples = tuple(
+            ((*keys, value) if label else keys, float(number))
+            for keys, probe in probes
+            for value, number in values(probe).items()
+            if number is not None
+        )
+        labels = ("server", "path", label) if label else ("server", "path")
+        return Family(f"stallwatch_health_{name}", text, "gauge", labels, samples)
+
+    def last_success(probe: Probe) -> float | None:
+        return None if probe.last_success is None else moment.unix_of(probe.last_success)
+
+    yield family("success", "Whether the last probe got a good answer.", lambda probe: {"": probe.result == "ok"})
+    yield family("latency_seconds", "Time to the outcome, whatever it was.", lambda probe: {"": probe.latency})
+    yield family("status_code", "HTTP status; absent where none came.", lambda probe: {"": probe.status})
+    text = "Last good answer in this life of the server."
+    yield family("last_success_timestamp_seconds", text, lambda probe: {"": last_success(probe)})
+    text = "Probes in a row without a good answer."
+    yield family("consecutive_failures", text, lambda probe: {"": probe.consecutive_failures})
+    text = "What a good answer on this path proves: that the scheduler answered, or the web process only."
+    yield family("scope", text, lambda probe: {scope: scope == probe.scope for scope in SCOPES}, "scope")
+    text = "Outcome of the last probe."
+    yield family("result", text, lambda probe: {result: result == probe.result for result in RESULTS}, "result")
+    text = "Time that each completed phase of the last probe took."
+    yield family("phase_seconds", text, lambda probe: probe.phases, "phase")

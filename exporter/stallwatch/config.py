@@ -1,0 +1,328 @@
+"""How is the exporter to run?
+
+The keys, their defaults and their rules. A key is declared once: its type says what is allowed, in the words that an
+error message uses; rules over several keys stand in `broken_rule`. Durations are seconds here, `1h30m` outside.
+"""
+
+import ipaddress
+import re
+from collections import Counter
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+LONGEST = 31_536_000.0  # a year: timers of the event loop overflow far above
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_DURATION = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+(?:\.[0-9]+)?){unit}(?![a-z]))?" for unit in UNITS))
+_PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_LISTEN = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]*):(?P<port>[0-9]{1,5})")
+
+
+def parse_duration(raw: Any) -> Any:
+    """Return the seconds of `500ms`, `15s`, `1h30m` or a plain number; what is no text is returned as it is."""
+    if not isinstance(raw, str):
+        return raw
+    if _PLAIN.fullmatch(raw):
+        return float(raw)
+    found = _DURATION.fullmatch(raw)
+    if not raw or found is None:
+        raise ValueError(f"no duration: {raw}")
+    return sum(float(number) * UNITS[unit] for unit, number in found.groupdict().items() if number)
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds the way that `parse_duration` reads them."""
+    left = round(seconds * 1000)
+    parts = []
+    for unit, size in UNITS.items():
+        count, left = divmod(left, round(size * 1000))
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def parse_address(raw: Any) -> Any:
+    """Return a literal IP address or `localhost` unchanged; a name that must be resolved first is refused."""
+    if isinstance(raw, str) and raw != "localhost":
+        ipaddress.ip_address(raw)
+    return raw
+
+
+def split_listen_address(address: str) -> tuple[str | None, int]:
+    """Return host (None: every address of the node) and port of `:19847`, `127.0.0.1:19847` or `[::1]:19847`."""
+    found = _LISTEN.fullmatch(address)
+    if found is None or int(found["port"]) > 65535:
+        raise ValueError(f"no listen address: {address}")
+    host = found["host"]
+    if host.startswith("["):
+        ipaddress.IPv6Address(host[1:-1])
+    elif host:
+        parse_address(host)
+    return host.strip("[]") or None, int(found["port"])
+
+
+def _parse_listen_address(raw: Any) -> Any:
+    if isinstance(raw, str):
+        split_listen_address(raw)
+    return raw
+
+
+# `extra` is for the reader of settings: `parse` turns what was written into the value, `file` marks a file name that is
+# relative to the configuration, `secret` a value that no message may show, `partial` a mapping of some of those keys.
+Duration = Annotated[
+    float,
+    Meta(gt=0, le=LONGEST, description="a duration above 0 such as 500ms, 15s or 1h30m", extra={"parse": parse_duration}),
+]
+ProbeTimeout = Annotated[
+    float, Meta(ge=1, le=LONGEST, description="a duration of at least 1s", extra={"parse": parse_duration})
+]
+Port = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
+Count = Annotated[int, Meta(ge=1, le=65536, description="a whole number from 1")]
+GpuIndex = Annotated[int, Meta(ge=0, le=65536, description="a GPU number from 0")]
+ListenAddress = Annotated[
+    str,
+    Meta(
+        description="an address such as :19847, 127.0.0.1:19847 or [::1]:19847", extra={"parse": _parse_listen_address}
+    ),
+]
+Address = Annotated[
+    str, Meta(description="an IP address such as 127.0.0.1 or ::1, or localhost", extra={"parse": parse_address})
+]
+ServerName = Annotated[
+    str, Meta(pattern=r"\A[!-~]{1,128}\Z", description="a name of 1 to 128 printable ASCII characters without spaces")
+]
+TelemetryPath = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(?!/-(?:/|\Z))(?!/api(?:/|\Z))(?:/[A-Za-z0-9._~-]+)+\Z",
+        description="a path such as /metrics, and none of /, /-/... and /api/..., which are taken",
+    ),
+]
+HealthPath = Annotated[
+    str, Meta(pattern=r"\A/(?!/)[!-~]{0,255}\Z", description="a path that begins with one / such as /health")
+]
+FileName = Annotated[str, Meta(pattern=r"\A[^\x00]+\Z", description="a file name", extra={"file": True})]
+SecretFileName = Annotated[
+    str, Meta(pattern=r"\A[^\x00]+\Z", description="a file name", extra={"file": True, "secret": True})
+]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping of the configuration file, whose keys are its fields."""
+
+
+class WebConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the exporter is to be reached."""
+
+    listen_address: ListenAddress = ":19847"
+    telemetry_path: TelemetryPath = "/metrics"
+    enable_lifecycle: bool = False
+
+
+class DiscoveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often to look which servers run here."""
+
+    interval: Duration = 5.0
+
+
+class WorkersConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a worker may take for one read, and for its start."""
+
+    deadline: Duration = 5.0
+    start_deadline: Duration = 60.0
+
+
+class GpuConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often to read the GPUs."""
+
+    interval: Duration = 5.0
+
+
+class HealthConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to probe, how often and how patiently; `quiet` probes only while nothing else moves."""
+
+    interval: Duration = 15.0
+    timeout: ProbeTimeout = 25.0
+    paths: tuple[HealthPath, ...] = ("/health",)
+    when: Literal["always", "quiet"] = "always"
+
+
+class CollectorsConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which signals to read."""
+
+    gpu: bool = True
+    process: bool = True
+    log: bool = True
+    health: bool = True
+
+
+class PathConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the kernel's view of the node is mounted."""
+
+    procfs: FileName = "/proc"
+
+
+class JournalConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the exporter writes its own log."""
+
+    format: Literal["logfmt", "json"] = "logfmt"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a server may stand still, or be in a phase, before the verdict changes."""
+
+    suspect: Duration = 60.0
+    evidence: Duration = 180.0
+    stalled: Duration = 240.0
+    stalled_high_power: Duration = 900.0
+    silent: Duration = 600.0
+    start_without_movement: Duration = 300.0
+    start_without_movement_partial: Duration = 600.0
+    lost_process: Duration = 15.0
+    split: Duration = 120.0
+    rendezvous: Duration = 300.0
+    rendezvous_multinode: Duration = 1800.0
+    weights: Duration = 3600.0
+    compile: Duration = 2700.0
+    warm_up: Duration = 1800.0
+    stopping: Duration = 1800.0
+
+
+class TlsConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to know a server that speaks TLS."""
+
+    ca_file: FileName | None = None
+
+
+class ServerHealthConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to probe at one server instead of the paths for all."""
+
+    paths: tuple[HealthPath, ...] | None = None
+
+
+class ServerConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known of one server beforehand; None is left to discovery."""
+
+    name: ServerName
+    engine: Literal["sglang", "vllm"] = "sglang"
+    port: Port | None = None
+    host: Address | None = None
+    log: FileName | None = None
+    expected_schedulers: Count | None = None
+    gpus: tuple[GpuIndex, ...] | None = None
+    api_key_file: SecretFileName | None = None
+    tls: TlsConfig | None = None
+    health: ServerHealthConfig | None = None
+    limits: Annotated[dict[str, float], Meta(extra={"partial": Limits})] = {}
+
+
+class ConfigError(Exception):
+    """A setting is wrong; its text is one line: where it was set, its key, what is wrong and what is allowed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("".join(char if char.isprintable() else "?" for char in text))
+
+
+class Refused(ValueError):
+    """A rule over several keys does not hold: `key` breaks it, `other` is what it was compared with."""
+
+    def __init__(self, key: str, rule: str, other: str = "") -> None:
+        super().__init__(f"{key}: {rule}")
+        self.key = key
+        self.other = other
+
+
+class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of the exporter; every one has a default."""
+
+    web: WebConfig = WebConfig()
+    interval: Duration = 1.0
+    discovery: DiscoveryConfig = DiscoveryConfig()
+    workers: WorkersConfig = WorkersConfig()
+    gpu: GpuConfig = GpuConfig()
+    health: HealthConfig = HealthConfig()
+    collectors: CollectorsConfig = CollectorsConfig()
+    limits: Limits = Limits()
+    servers: tuple[ServerConfig, ...] = ()
+    path: PathConfig = PathConfig()
+    log: JournalConfig = JournalConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse values that are possible alone and impossible together."""
+        if refused := broken_rule(self):
+            raise refused
+
+    @property
+    def switched_off(self) -> frozenset[str]:
+        """Name the collectors that are not to run."""
+        return frozenset(name for name, on in msgspec.structs.asdict(self.collectors).items() if not on)
+
+    def server(self, name: str) -> ServerConfig | None:
+        """Return what is configured for this server, or None."""
+        return next((server for server in self.servers if server.name == name), None)
+
+    def limits_of(self, name: str) -> Limits:
+        """Return the limits of this server: its own where given, else those for all."""
+        server = self.server(name)
+        return limits_with(self.limits, server) if server else self.limits
+
+    def health_paths_of(self, name: str) -> tuple[str, ...]:
+        """Return the paths to probe at this server."""
+        server = self.server(name)
+        own = server.health.paths if server and server.health else None
+        return self.health.paths if own is None else own
+
+
+ORDERED = (
+    ("suspect", "evidence", "stalled", "stalled_high_power"),
+    ("start_without_movement", "start_without_movement_partial"),
+    ("rendezvous", "rendezvous_multinode"),
+)
+
+
+def limits_with(limits: Limits, server: ServerConfig) -> Limits:
+    """Return these limits with what this server overrides."""
+    return msgspec.structs.replace(limits, **server.limits)
+
+
+def broken_rule(config: Config) -> Refused | None:
+    """Find the first rule over several keys that does not hold."""
+    names = Counter(server.name for server in config.servers)
+    if broken := _unordered("limits", config.limits) or _no_set("health.paths", config.health.paths):
+        return broken
+    for number, server in enumerate(config.servers):
+        at = f"servers[{number}]"
+        if names[server.name] > 1:
+            return Refused(f"{at}.name", f"expected a name that no other server has, got {server.name!r} twice")
+        broken = (
+            _unordered(f"{at}.limits", limits_with(config.limits, server))
+            or _no_set(f"{at}.gpus", server.gpus)
+            or _no_set(f"{at}.health.paths", server.health.paths if server.health else None)
+        )
+        if broken:
+            return broken
+    return None
+
+
+def _unordered(at: str, limits: Limits) -> Refused | None:
+    for names in ORDERED:
+        for lower, upper in pairwise(names):
+            low, high = getattr(limits, lower), getattr(limits, upper)
+            strict = lower == "suspect"
+            if low > high or (strict and low == high):
+                relation = "more than" if strict else "at least"
+                rule = f"expected {relation} {lower} ({format_duration(low)}), got {format_duration(high)}"
+                return Refused(f"{at}.{upper}", rule, other=f"{at}.{lower}")
+    return None
+
+
+def _no_set(at: str, values: tuple[Any, ...] | None) -> Refused | None:
+    if values is None:
+        return None
+    if not values:
+        return Refused(at, "expected at least one")
+    value, count = Counter(values).most_common(1)[0]
+    return Refused(at, f"expected each one once, got {value!r} {count} times") if count > 1 else None

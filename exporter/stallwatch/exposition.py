@@ -1,0 +1,134 @@
+"""How does a view become what Prometheus reads?
+
+Families are built anew from each view, so a server that has gone leaves nothing behind, and one collector's families are
+rendered again only when its reading is a new one. The bytes are ready before a scrape asks for them.
+"""
+
+import gzip
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import Metric
+from prometheus_client.exposition import choose_encoder
+
+from stallwatch import __version__
+from stallwatch.monitor import COLLECTORS, View
+from stallwatch.ownfamilies import own_families
+from stallwatch.serverfamilies import server_families
+from stallwatch.snapshot import Family
+
+END = b"# EOF\n"
+ASKED_LATELY = 120.0
+
+
+class _Families:
+    """What prometheus_client's encoders ask: a registry is anything with collect()."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return [metric(family) for family in self._families if family.samples]
+
+
+def metric(family: Family) -> Metric:
+    """Return a family as prometheus_client knows it; a sample that is there twice is stated once."""
+    built = Metric(family.name.removesuffix("_total") if family.kind == "counter" else family.name, family.help, family.kind)
+    seen: set[tuple[str, ...]] = set()
+    for values, value in family.samples:
+        if values not in seen:
+            seen.add(values)
+            built.add_sample(family.name, dict(zip(family.labels, values, strict=True)), value)
+    return built
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A rendered scrape."""
+
+    content_type: str
+    plain: bytes
+    zipped: bytes
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """One collector's rendered families, and what they were rendered from."""
+
+    source: tuple[object, ...]
+    text: bytes
+
+
+class Exposition:
+    """The current scrape in every format that is asked for."""
+
+    def __init__(self, view: View, *, reloaded: Callable[[], bool] = lambda: True) -> None:
+        self._view = view
+        self._reloaded = reloaded
+        self._asked: dict[str, tuple[str, float]] = {}  # content type -> an Accept header that chooses it, when
+        self._pages: dict[str, Page] = {}
+        self._chunks: dict[tuple[str, str], _Chunk] = {}
+
+    def publish(self, view: View) -> None:
+        """Take a new view, and render it for those who asked of late."""
+        self._view = view
+        lately = view.snapshot.moment.monotonic - ASKED_LATELY
+        self._asked = {kind: asked for kind, asked in self._asked.items() if asked[1] >= lately}
+        self._pages = {kind: self._render(accept) for kind, (accept, _) in self._asked.items()}
+
+    def page(self, accept: str) -> Page:
+        """Return the scrape in the format that an Accept header prefers."""
+        _, content_type = choose_encoder(accept)
+        self._asked[content_type] = (accept, time.monotonic())
+        if content_type not in self._pages:
+            self._pages[content_type] = self._render(accept)
+        return self._pages[content_type]
+
+    def _render(self, accept: str) -> Page:
+        encoder, content_type = choose_encoder(accept)
+        body = b"".join(self._chunk(encoder, content_type, *group).removesuffix(END) for group in self._groups())
+        if "openmetrics" in content_type:
+            body += END
+        return Page(content_type, body, gzip.compress(body, compresslevel=1))
+
+    def _groups(self) -> Iterable[tuple[str, tuple[object, ...], Callable[[], Iterable[Family]]]]:
+        view, moment = self._view, self._view.snapshot.moment
+        offset = round(moment.unix - moment.monotonic, 2)
+        for collector in COLLECTORS:
+            readings = view.snapshot.all(collector.reading)
+            yield collector.name, (offset, *readings), _bound(collector.families, readings, view)
+        yield "server", (view,), lambda: server_families(view)
+        yield "own", (view,), lambda: own_families(view, reloaded=self._reloaded())
+        yield "build", (), build_families
+
+    def _chunk(
+        self,
+        encoder: Callable[..., bytes],
+        content_type: str,
+        name: str,
+        source: tuple[object, ...],
+        families: Callable[[], Iterable[Family]],
+    ) -> bytes:
+        known = self._chunks.get((content_type, name))
+        if known and len(known.source) == len(source) and all(map(_same, known.source, source)):
+            return known.text
+        text = encoder(_Families(families()))
+        self._chunks[content_type, name] = _Chunk(source, text)
+        return text
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other or (isinstance(one, float) and one == other)
+
+
+def _bound(families: Callable[..., Iterable[Family]], readings: Sequence[object], view: View) -> Callable[[], Iterable[Family]]:
+    return lambda: families(readings, view.snapshot.moment)
+
+
+def build_families() -> Iterable[Family]:
+    """Yield what does not change while the exporter runs."""
+    labels = ("version", "python_version")
+    sample = ((__version__, platform.python_version()), 1.0)
+    yield Family("stallwatch_build_info", "Version of the exporter.", "gauge", labels, (sample,))

@@ -1,0 +1,159 @@
+"""How is a log line written?
+
+One event is one line, whatever stands in it: newlines, quotes and control characters are escaped, and what looks like a
+secret is not written. Only the `stallwatch` logger is touched.
+"""
+
+import json
+import logging
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any, TextIO
+
+HIDDEN = "<hidden>"
+_WORD = r"(?:api[-_ ]?key|token|secret|passwd|password)"
+_VALUE = r"""(?:'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[^\s,;&)\]}]+)"""
+_SECRET_KEY = re.compile(rf"{_WORD}$|authorization$", re.IGNORECASE)
+_SECRETS = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), rf"\g<1>{HIDDEN}")
+    for pattern in (
+        rf"""(authorization["']?\s*[:=]\s*)["']?(?:(?:bearer|basic|token|digest)\s+)?{_VALUE}""",
+        rf"(\bbearer\s+){_VALUE}",
+        rf"""(--[\w-]{{0,64}}{_WORD}["']?(?:\s*,\s*|\s+|=)){_VALUE}""",
+        rf"""({_WORD}["']?\s*[=:]\s*){_VALUE}""",
+        r"(://[^/\s:@]{0,256}:)[^/\s@]{1,256}(?=@)",
+        r"(\bsk-|\bhf_)[A-Za-z0-9_-]{12,}",
+    )
+)
+_BARE = re.compile(r"[A-Za-z0-9_./:@%+,#~\[\]()<>*-]+")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OWN = frozenset({"ts", "level", "msg", "exception"})
+
+
+def redact(text: str) -> str:
+    """Return the text without what looks like a secret in it."""
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+class Redaction(logging.Filter):
+    """Takes what looks like a secret out of the message, the extras and the exception of a record."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Rewrite the record and let it pass."""
+        record.msg, record.args = redact(record.getMessage()), None
+        if record.exc_info and record.exc_info[0]:
+            record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)))
+        for key, value in _extras(record).items():
+            if _SECRET_KEY.search(key):
+                setattr(record, key, HIDDEN)
+            elif not isinstance(value, bool | int | float | None):
+                setattr(record, key, redact(str(value)))
+        return True
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the keys and values of a line, in their order."""
+    at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+    line = {"ts": at.replace("+00:00", "Z"), "level": record.levelname.lower(), "msg": record.getMessage()}
+    for key, value in _extras(record).items():
+        line[f"extra_{key}" if key in _OWN else key] = value
+    if record.exc_info and record.exc_info[0]:
+        line["exception"] = record.exc_text or "".join(traceback.format_exception(*record.exc_info))
+    return line
+
+
+class LogfmtFormatter(logging.Formatter):
+    """Writes `ts=... level=info msg="..." server=...`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        pairs = fields(record).items()
+        return " ".join(f"{re.sub(r'[^A-Za-z0-9_.-]', '_', key)}={_quoted(value)}" for key, value in pairs)
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    if _BARE.fullmatch(text):
+        return text
+    written = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in written)
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes one JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        # json would write NaN and infinity bare, which no reader of JSON accepts.
+        line = {key: value if _is_plain(value) else str(value) for key, value in fields(record).items()}
+        return json.dumps(line)
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and abs(value) < float("inf"))
+
+
+FORMATTERS: Mapping[str, Callable[[], logging.Formatter]] = {"logfmt": LogfmtFormatter, "json": JsonFormatter}
+
+
+def setup(format: str = "logfmt", level: str = "info", stream: TextIO | None = None) -> logging.Logger:  # noqa: A002 - the name of the flag
+    """Let the logger of the exporter write to the stream (standard error); a second call replaces the first."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(FORMATTERS[format]())
+    handler.addFilter(Redaction())
+    logger = logging.getLogger("stallwatch")
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    logger.propagate = False
+    return logger
+
+
+class Changes:
+    """Logs what is wrong when it begins, changes and ends, not each second.
+
+    A key is a tuple of the values of `labels`. A reason may carry details after `: `; only what stands before counts as
+    the reason, so that a number that moves in the details makes no line.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        labels: tuple[str, ...] = ("collector", "server"),
+        what: str = "signal",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._labels = labels
+        self._what = what
+        self._clock = clock
+        self._open: dict[tuple[str, ...], tuple[str, float]] = {}
+
+    def update(self, now_wrong: Mapping[tuple[str, ...], str]) -> None:
+        """Take note of all that is wrong now; what was and is no longer has ended."""
+        for key, text in now_wrong.items():
+            reason, _, detail = text.partition(": ")
+            before = self._open.get(key)
+            if before is None or before[0] != reason:
+                self._open[key] = (reason, before[1] if before else self._clock())
+                happened = "failed" if before is None else "fails for another reason"
+                self._logger.warning("%s %s", self._what, happened, extra=self._extra(key, reason, detail))
+        for key in self._open.keys() - now_wrong.keys():
+            reason, since = self._open.pop(key)
+            extra = self._extra(key, reason) | {"seconds": round(self._clock() - since, 1)}
+            self._logger.info("%s recovered", self._what, extra=extra)
+
+    def _extra(self, key: tuple[str, ...], reason: str, detail: str = "") -> dict[str, str]:
+        pairs = [*zip(self._labels, key, strict=True), ("reason", reason), ("detail", detail)]
+        return {name: value for name, value in pairs if value}

@@ -1,0 +1,54 @@
+"""How does the exporter itself fare: its collectors, its workers, the age of what it says?"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from stallwatch.lanes import LaneState
+from stallwatch.monitor import View
+from stallwatch.snapshot import Family, Moment
+
+
+def own_families(view: View, *, reloaded: bool) -> Iterable[Family]:
+    """Yield the families about the exporter."""
+    moment = view.snapshot.moment
+    text = "Time of the snapshot that this scrape shows; every other time here is stated on the same clock."
+    yield Family("stallwatch_snapshot_timestamp_seconds", text, "gauge", (), (((), round(moment.unix, 3)),))
+    yield from _collectors(view.lanes, moment)
+    yield from _workers(view)
+    text = "Whether the configuration was last read without an error."
+    yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
+
+
+def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
+    by_collector: dict[str, list[LaneState]] = {}
+    for lane in lanes:
+        by_collector.setdefault(lane.collector, []).append(lane)
+    success = tuple(((name,), float(all(lane.success for lane in some))) for name, some in by_collector.items())
+    text = "Whether the last round of the collector gave a reading, for every server that it is asked for."
+    yield Family("stallwatch_collector_success", text, "gauge", ("collector",), success)
+    durations = {name: [lane.duration for lane in some if lane.duration is not None] for name, some in by_collector.items()}
+    longest = tuple(((name,), max(some)) for name, some in durations.items() if some)
+    text = "How long the last round took, of several the longest."
+    yield Family("stallwatch_collector_duration_seconds", text, "gauge", ("collector",), longest)
+    ends = {name: [lane.last_success for lane in some if lane.last_success] for name, some in by_collector.items()}
+    last = tuple(((name,), round(moment.unix_of(max(some)), 3)) for name, some in ends.items() if some)
+    text = "When the collector last gave a reading."
+    yield Family("stallwatch_collector_last_success_timestamp_seconds", text, "gauge", ("collector",), last)
+    counts: Counter[tuple[str, str]] = Counter()
+    for lane in lanes:
+        counts.update({(lane.collector, reason): count for reason, count in lane.failures})
+    failures = tuple((key, float(count)) for key, count in sorted(counts.items()))
+    text = "Rounds that missed something, by reason."
+    yield Family("stallwatch_collector_failures_total", text, "counter", ("collector", "reason"), failures)
+
+
+def _workers(view: View) -> Iterable[Family]:
+    standing = [worker for worker in view.workers if worker.name != "trial"]
+    up = tuple(((worker.name,), float(worker.up)) for worker in standing)
+    yield Family("stallwatch_worker_up", "Whether the worker process lives.", "gauge", ("worker",), up)
+    restarts = tuple(((worker.name,), float(worker.restarts)) for worker in standing)
+    text = "Workers started in place of one that ended or got stuck."
+    yield Family("stallwatch_worker_restarts_total", text, "counter", ("worker",), restarts)
+    abandoned = tuple(((worker.name,), float(worker.abandoned)) for worker in view.workers)
+    text = "Workers that are stuck in a read and have not ended yet."
+    yield Family("stallwatch_worker_abandoned", text, "gauge", ("worker",), abandoned)

@@ -1,0 +1,64 @@
+"""Which servers are watched: those that were found, with what the configuration says of them on top."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from stallwatch.config import ServerConfig
+from stallwatch.snapshot import Launch, Place, Server
+
+LOOPBACK = "127.0.0.1"
+
+
+def roster(found: Sequence[Server], configured: Iterable[ServerConfig]) -> tuple[Server, ...]:
+    """Return the servers to watch, no two of one name; what is configured wins over what was found."""
+    rest = list(found)
+    named = []
+    for entry in configured:
+        match = next((server for server in rest if _same(server, entry)), None)
+        if match:
+            rest.remove(match)
+        named.append(_with(match or _unseen(entry), entry))
+    taken = {server.name for server in named}
+    return (*named, *(_renamed(server, taken) for server in rest))
+
+
+def _same(server: Server, entry: ServerConfig) -> bool:
+    if entry.port is not None:
+        return server.engine == entry.engine and server.launch.port == entry.port
+    return server.name == entry.name
+
+
+def _unseen(entry: ServerConfig) -> Server:
+    """Stand for a configured server whose processes are not (yet) seen: its log and port can be read all the same."""
+    return Server(
+        name=entry.name,
+        engine=entry.engine,
+        launch=Launch(port=entry.port),
+        log_absence="no_process: no process of this server is seen, and no log is configured",
+        address=LOOPBACK if entry.port is not None else None,
+        address_absence="" if entry.port is not None else "no_port: no port is configured",
+    )
+
+
+def _with(server: Server, entry: ServerConfig) -> Server:
+    launch = server.launch
+    if entry.port is not None:
+        launch = replace(launch, port=entry.port)
+    if entry.tls is not None:
+        launch = replace(launch, tls=True)
+    if entry.host is not None:
+        server = replace(server, address=LOOPBACK if entry.host == "localhost" else entry.host, address_absence="")
+    if entry.log is not None:
+        server = replace(server, log_path=entry.log, log_absence="")
+    if entry.expected_schedulers is not None:
+        server = replace(server, expected_schedulers=entry.expected_schedulers)
+    if entry.gpus is not None:
+        server = replace(server, gpus=tuple(Place("", index) for index in entry.gpus))
+    return replace(server, name=entry.name, launch=launch)
+
+
+def _renamed(server: Server, taken: set[str]) -> Server:
+    if server.name not in taken:
+        return server
+    pid = next((process.pid for process in server.processes), 0)
+    return replace(server, name=f"{server.name}#{pid}")

@@ -1,0 +1,168 @@
+"""What is said of each server as a whole, beside what the single collectors say?"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from stallwatch.collectors.gpu import GpuReading
+from stallwatch.collectors.health import HealthReading
+from stallwatch.collectors.log import LogReading
+from stallwatch.collectors.process import ProcessReading
+from stallwatch.monitor import COLLECTORS, View
+from stallwatch.snapshot import PHASES, Family, Server
+
+INFO_LABELS = (
+    "server",
+    "engine",
+    "engine_version",
+    "model",
+    "port",
+    "nnodes",
+    "node_rank",
+    "group",
+    "tp_size",
+    "pp_size",
+    "dp_size",
+    "container_id",
+    "pod_uid",
+)
+Samples = Iterator[tuple[tuple[str, ...], float]]
+
+
+def server_families(view: View) -> Iterable[Family]:
+    """Yield the families of all servers, from the snapshot and what history makes of it."""
+    yield _gauge("server_info", "An inference server on this node, and what its command line says.", INFO_LABELS, _info(view))
+    yield from _process_counts(view)
+    yield from _phases(view)
+    yield from _movement(view)
+    yield from _gpus(view)
+    help_text = "Whether this signal of the server can be read: 1 yes, 0 no."
+    yield _gauge("signal_success", help_text, ("server", "signal"), _signals(view))
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], samples: Samples) -> Family:
+    return Family(f"stallwatch_{name}", text, "gauge", labels, tuple(samples))
+
+
+def _info(view: View) -> Samples:
+    logs = view.snapshot.get(LogReading)
+    versions = {log.server: log.engine_version for log in logs.logs} if logs else {}
+    for server in view.snapshot.servers:
+        launch = server.launch
+        version = server.version or versions.get(server.name, "")
+        sizes = (launch.tp_size, launch.pp_size, launch.dp_size)
+        group = launch.dist_init_addr if launch.nnodes > 1 else ""
+        port = "" if launch.port is None else str(launch.port)
+        place = (str(launch.nnodes), str(launch.node_rank), group)
+        known = (server.name, server.engine, version, launch.model, port, *place, *map(str, sizes))
+        yield (*known, server.container_id, server.pod_uid), 1.0
+
+
+def _process_counts(view: View) -> Iterable[Family]:
+    servers = view.snapshot.servers
+    labels = ("server", "role")
+    yield _gauge("server_processes", "Processes of the server that exist.", labels, _present(view))
+    expected = (
+        ((server.name, "scheduler"), float(server.expected_schedulers))
+        for server in servers
+        if server.expected_schedulers is not None
+    )
+    yield _gauge("server_expected_processes", "Processes that its flags call for on this node.", labels, expected)
+
+
+def _present(view: View) -> Samples:
+    reading = view.snapshot.get(ProcessReading)
+    if reading is None:
+        return
+    counts = Counter((sample.server, sample.role) for sample in reading.processes if sample.state != "Z")
+    for server in view.snapshot.servers:
+        for role in sorted({"scheduler"} | {process.role for process in server.processes}):
+            yield (server.name, role), float(counts[server.name, role])
+
+
+def _phases(view: View) -> Iterable[Family]:
+    moment, pasts = view.snapshot.moment, view.pasts
+    known = [(name, past) for name, past in pasts.items() if past.phase is not None]
+    one_hot = (((name, phase), float(past.phase == phase)) for name, past in known for phase in PHASES)
+    yield _gauge("server_phase", "How far the server is: 1 for the phase it is in.", ("server", "phase"), one_hot)
+    since = (((name,), _time(moment.unix_of(past.phase_since))) for name, past in known if past.phase_since is not None)
+    yield _gauge("server_phase_start_timestamp_seconds", "When that phase began.", ("server",), since)
+    progress = (((name,), past.progress) for name, past in known if past.progress is not None)
+    yield _gauge("server_phase_progress_ratio", "How far that phase is, as its progress bar says.", ("server",), progress)
+    yield _gauge("server_rank_phase", "Index of the furthest phase of each rank.", ("server", "rank"), _rank_phases(view))
+    idle = (((name,), float(past.idle)) for name, past in pasts.items() if past.idle is not None)
+    yield _gauge("server_idle", "1 when known to be idle, 0 when known not to be, absent when unknown.", ("server",), idle)
+    limits = (((name, limit), value) for name, past in pasts.items() for limit, value in past.limits.items())
+    yield _gauge("server_limit_seconds", "Limits in force now for this server.", ("server", "limit"), limits)
+
+
+def _rank_phases(view: View) -> Samples:
+    logs = view.snapshot.get(LogReading)
+    for log in logs.logs if logs else ():
+        for rank in log.ranks:
+            yield (log.server, rank.rank), float(PHASES.index(rank.phase))
+
+
+def _movement(view: View) -> Iterable[Family]:
+    moment, pasts = view.snapshot.moment, view.pasts
+    moved = (
+        ((name, signal), _time(moment.unix_of(at))) for name, past in pasts.items() for signal, at in past.moved.items()
+    )
+    text = "When this signal last showed that the server gets on."
+    yield _gauge("server_last_movement_timestamp_seconds", text, ("server", "signal"), moved)
+    owed = (
+        ((name, reason), _time(moment.unix_of(at)))
+        for name, past in pasts.items()
+        for reason, at in past.demand_since.items()
+    )
+    text = "Since when something is owed by the server, by reason; absent while nothing is."
+    yield _gauge("server_demand_since_timestamp_seconds", text, ("server", "reason"), owed)
+    busy = (((name,), _time(moment.unix_of(past.busy_at))) for name, past in pasts.items() if past.busy_at is not None)
+    text = "When any GPU of the server was last at or above 5 %."
+    yield _gauge("server_gpu_last_busy_timestamp_seconds", text, ("server",), busy)
+
+
+def _gpus(view: View) -> Iterable[Family]:
+    places = (
+        ((server.name, str(place.index), place.uuid, place.rank), 1.0)
+        for server in view.snapshot.servers
+        for place in server.gpus
+        if place.uuid
+    )
+    labels = ("server", "gpu", "uuid", "rank")
+    yield _gauge("server_gpu_info", "A GPU that the server holds, lost ones included.", labels, places)
+    for name, text, field in (
+        ("gpu_utilization_min_ratio", "Utilization of its least busy GPU.", "utilization_min"),
+        ("gpu_utilization_max_ratio", "Utilization of its busiest GPU.", "utilization_max"),
+        ("gpu_memory_used_min_bytes", "Memory used on its emptiest GPU.", "memory_min"),
+        ("gpu_memory_used_max_bytes", "Memory used on its fullest GPU.", "memory_max"),
+        ("memory_loaded", "1 when a GPU of the server holds weights (3 GiB or 5 %), 0 when none does.", "loaded"),
+    ):
+        values = ((server, getattr(past.holding, field)) for server, past in view.pasts.items())
+        samples = (((server,), float(value)) for server, value in values if value is not None)
+        yield _gauge(f"server_{name}", text, ("server",), samples)
+
+
+def _signals(view: View) -> Samples:
+    snapshot = view.snapshot
+    logs, processes, gpus = snapshot.get(LogReading), snapshot.get(ProcessReading), snapshot.get(GpuReading)
+    present = {
+        "gpu": {gpu.uuid for gpu in gpus.gpus if not gpu.lost} if gpus else set(),
+        "process": {sample.server for sample in processes.processes} if processes else set(),
+        "log": {log.server for log in logs.logs} if logs else set(),
+        "health": {reading.server for reading in snapshot.all(HealthReading)},
+    }
+    collected = {state.collector for state in view.lanes} | {"health"}
+    for server in snapshot.servers:
+        for collector in COLLECTORS:
+            if collector.name in collected:
+                yield (server.name, collector.name), float(_shows(server, collector.name, present[collector.name]))
+
+
+def _shows(server: Server, signal: str, present: set[str]) -> bool:
+    if signal == "gpu":
+        return any(place.uuid in present for place in server.gpus)
+    return server.name in present
+
+
+def _time(unix: float) -> float:
+    return round(unix, 3)

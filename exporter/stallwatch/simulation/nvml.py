@@ -1,0 +1,218 @@
+"""What would NVML say on a node that has GPUs?
+
+A module with the names of `pynvml` that the exporter uses. The file named by the environment's `STALLWATCH_FAKE_NVML` is
+read at each call (no such file: driver not loaded). One statement per line; `#` starts a comment, later lines win;
+`gpu *` is every GPU, and `gpu 3` is always the same GPU (same UUID) wherever `order` puts it.
+
+    driver 580.95.05                    gpus 8                       order 1 0 2    index order; what is left out is gone
+    driver_clock 5000                   seconds that the driver's clock is ahead of CLOCK_MONOTONIC
+    error nvmlInit 9                    gpu 2 error nvmlDeviceGetPowerUsage 15      gpu * error * 3       0: no error
+    delay nvmlDeviceGetCount 60         gpu 3 delay nvmlDeviceGetMemoryInfo 60      seconds, before the answer
+    gpu * name NVIDIA H20               gpu * memory_mib 77824       gpu * memory_total_mib 98304
+    gpu * utilization 3                 gpu * power_watts 90         gpu * power_limit_watts 600
+    gpu * temperature 40                gpu * sm_clock_mhz 1980      gpu * energy_joules 5000 (else power, integrated)
+    gpu 0 throttle 5                    gpu 0 recovery_action 1      gpu 0 lost     (`gpu 0 lost 0`: it is back)
+    gpu 0 burst START SECONDS PERCENT   CLOCK_MONOTONIC; repeatable; shows in those samples of the ring that it covers
+    gpu 0 process PID MIB               repeatable; MIB `unknown`: the driver cannot tell; `graphics` for the other list
+
+The names of calls stand without `_v3` and the like; `*` is every call. The ring holds 72 samples of 139 ms. What a line
+sets holds for the whole ring, also for samples older than the line; only bursts have a time.
+"""  # ruff: noqa: N802, the names are NVML's
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+NVML_GPU_UTILIZATION_SAMPLES = 1
+NVML_CLOCK_SM = 1
+NVML_TEMPERATURE_GPU = 0
+NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
+
+PERIOD_US = 139_000
+RING = 72
+MIB = 2**20
+
+
+class NVMLError(Exception):
+    """The refusal of a call, with NVML's number in `value`."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(f"simulated NVML error {value}")
+        self.value = value
+
+
+class Handle(NamedTuple):
+    """A GPU as known since one start of the library; a later start makes it invalid."""
+
+    start: int
+    gpu: int
+
+
+class Driver:
+    """One simulated library; its methods are the functions of the module."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, path: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._lines: list[list[str]] = []
+        self._text = ""
+        self._starts = 0
+        self._running = False
+        self._energy: dict[int, tuple[float, float]] = {}
+
+    def nvmlInit(self) -> None:
+        """Start the library."""
+        self._enter("nvmlInit")
+        self._starts += 1
+        self._running = True
+
+    def nvmlShutdown(self) -> None:
+        """End the library."""
+        self._enter("nvmlShutdown")
+        self._running = False
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        """Return the `driver` line."""
+        self._enter("nvmlSystemGetDriverVersion")
+        return " ".join(self._last("driver") or ["580.95.05"])
+
+    def nvmlDeviceGetCount(self) -> int:
+        """Return how many GPUs are listed."""
+        self._enter("nvmlDeviceGetCount")
+        return len(self._order())
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle:
+        """Return the handle of the GPU that `order` puts at this index."""
+        order = self._order() if self._read() else []
+        if not 0 <= index < len(order):
+            raise NVMLError(2)
+        self._enter("nvmlDeviceGetHandleByIndex", Handle(self._starts, order[index]))
+        return Handle(self._starts, order[index])
+
+    def nvmlDeviceGetUUID(self, handle: Handle) -> str:
+        """Return a UUID that names the GPU's number."""
+        self._enter("nvmlDeviceGetUUID", handle)
+        return f"GPU-00000000-0000-0000-0000-{handle.gpu:012x}"
+
+    def nvmlDeviceGetName(self, handle: Handle) -> str:
+        """Return the `name` line."""
+        self._enter("nvmlDeviceGetName", handle)
+        return " ".join(self._last("name", handle.gpu) or ["NVIDIA", "Simulated"])
+
+    def nvmlDeviceGetPciInfo(self, handle: Handle) -> SimpleNamespace:
+        """Return a bus address that names the GPU's number."""
+        self._enter("nvmlDeviceGetPciInfo", handle)
+        return SimpleNamespace(busId=f"00000000:{handle.gpu + 16:02X}:00.0")
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Handle) -> SimpleNamespace:
+        """Return the value of the ring's newest sample."""
+        self._enter("nvmlDeviceGetUtilizationRates", handle)
+        return SimpleNamespace(gpu=self._sample(handle.gpu, self._driver_us() // PERIOD_US), memory=0)
+
+    def nvmlDeviceGetSamples(self, handle: Handle, kind: int, since: int) -> tuple[int, list[SimpleNamespace]]:
+        """Return the samples of the ring after `since`."""
+        self._enter("nvmlDeviceGetSamples", handle)
+        newest = self._driver_us() // PERIOD_US
+        numbers = [n for n in range(max(1, newest - RING + 1), newest + 1) if n * PERIOD_US > since]
+        if kind != NVML_GPU_UTILIZATION_SAMPLES or not numbers:
+            raise NVMLError(6)
+        values = ((n * PERIOD_US, SimpleNamespace(uiVal=self._sample(handle.gpu, n))) for n in numbers)
+        return 1, [SimpleNamespace(timeStamp=stamp, sampleValue=value) for stamp, value in values]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Handle) -> SimpleNamespace:
+        """Return version 1 of the memory, in bytes."""
+        self._enter("nvmlDeviceGetMemoryInfo", handle)
+        used = int(self._number("memory_mib", 0, handle.gpu) * MIB)
+        total = int(self._number("memory_total_mib", 98304, handle.gpu) * MIB)
+        return SimpleNamespace(used=used, total=total, free=max(0, total - used))
+
+    def nvmlDeviceGetPowerUsage(self, handle: Handle) -> int:
+        """Return milliwatts."""
+        self._enter("nvmlDeviceGetPowerUsage", handle)
+        return int(self._number("power_watts", 70, handle.gpu) * 1000)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Handle) -> int:
+        """Return milliwatts."""
+        self._enter("nvmlDeviceGetEnforcedPowerLimit", handle)
+        return int(self._number("power_limit_watts", 600, handle.gpu) * 1000)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Handle) -> int:
+        """Return millijoules: as given, or the power summed up from call to call."""
+        self._enter("nvmlDeviceGetTotalEnergyConsumption", handle)
+        now = self._clock()
+        joules, at = self._energy.get(handle.gpu, (0.0, now))
+        joules += self._number("power_watts", 70, handle.gpu) * (now - at)
+        self._energy[handle.gpu] = joules, now
+        return int(self._number("energy_joules", joules, handle.gpu) * 1000)
+
+    def nvmlDeviceGetClockInfo(self, handle: Handle, kind: int) -> int:
+        """Return megahertz."""
+        self._enter("nvmlDeviceGetClockInfo", handle)
+        return int(self._number("sm_clock_mhz", 1980, handle.gpu))
+
+    def nvmlDeviceGetTemperatureV(self, handle: Handle, sensor: int) -> int:
+        """Return degrees Celsius."""
+        self._enter("nvmlDeviceGetTemperatureV", handle)
+        return int(self._number("temperature", 40, handle.gpu))
+
+    def nvmlDeviceGetTemperature(self, handle: Handle, sensor: int) -> int:
+        """Return degrees Celsius, as older drivers do."""
+        self._enter("nvmlDeviceGetTemperature", handle)
+        return int(self._number("temperature", 40, handle.gpu))
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Handle) -> int:
+        """Return the bits of the `throttle` line."""
+        self._enter("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        return int(self._number("throttle", 0, handle.gpu))
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Handle) -> int:
+        """Return the bits of the `throttle` line, as older drivers do."""
+        self._enter("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        return int(self._number("throttle", 0, handle.gpu))
+
+    def nvmlDeviceGetFieldValues(self, handle: Handle, fields: list[int]) -> list[SimpleNamespace]:
+        """Return the recovery action; other fields are not supported."""
+        self._enter("nvmlDeviceGetFieldValues", handle)
+        action = SimpleNamespace(uiVal=int(self._number("recovery_action", 0, handle.gpu)))
+        known = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        return [SimpleNamespace(nvmlReturn=0 if f == known else 3, valueType=1, value=action) for f in fields]
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Handle) -> list[SimpleNamespace]:
+        """Return the `process` lines."""
+        self._enter("nvmlDeviceGetComputeRunningProcesses", handle)
+        return [_process(arguments) for arguments in self._all("process", handle.gpu)]
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Handle) -> list[SimpleNamespace]:
+        """Return the `graphics` lines."""
+        self._enter("nvmlDeviceGetGraphicsRunningProcesses", handle)
+        return [_process(arguments) for arguments in self._all("graphics", handle.gpu)]
+
+    def _enter(self, call: str, handle: Handle | None = None) -> None:
+        if not self._read():
+            raise NVMLError(9)
+        gpu = handle.gpu if handle else None
+        time.sleep(self._for_call("delay", call, gpu))
+        code = int(self._for_call("error", call, gpu))
+        if code:
+            raise NVMLError(code)
+        if not self._running and call != "nvmlInit":
+            raise NVMLError(1)
+        if handle and handle.start != self._starts:
+            raise NVMLError(2)
+        if gpu is not None and (gpu not in self._order() or (self._last("lost", gpu) or [""])[:1] in ([], ["1"])):
+            raise NVMLError(15)
+
+    def _read(self) -> bool:
+        try:
+            with open(self._path or os.environ.get("STALLWATCH_FAKE_NVML", ""), encoding="utf-8") as file:  # noqa: PTH123, pathlib costs memory
+                text = file.read()
+        except OSError:
+            return False
+        if text != self._text:
+            self._text = text
+            self._lines = [line.split("#")[0].split() for line in text.splitlines()]
+        return True

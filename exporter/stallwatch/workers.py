@@ -1,0 +1,263 @@
+"""How is something read that may block for ever? By a spawned child, called under a deadline, replaced when stuck.
+
+Never by a thread (one that is stuck in the kernel keeps this process and its port alive through SIGKILL) and never by a
+fork (which inherits the listening socket). A child that is late is not waited for: its input is closed, it gets SIGTERM,
+a long grace, then SIGKILL, since killing a monitor inside a driver call has been reported to wedge GPUs.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from stallwatch.child import NOTE_BYTES, Note
+
+ABANDONED_LIMIT = 2
+REPLY_BYTES = 16 * 1024 * 1024
+
+
+class WorkerError(Exception):
+    """A worker gave no reading: `reason` is a word for a metric, `stuck_in` the note of a call that never returned."""
+
+    def __init__(self, reason: str, detail: str, stuck_in: str = "") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.stuck_in = stuck_in
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """How one worker fares, for its metrics."""
+
+    name: str
+    up: bool
+    restarts: int
+    abandoned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long a worker may take, in seconds."""
+
+    call: float = 5.0
+    start: float = 60.0
+    first_call: float = 5.0
+    to_sigterm: float = 1.0
+    to_sigkill: float = 60.0
+
+
+class Worker:
+    """One child process at a time that reads for us; a new one takes over when it dies or gets stuck."""
+
+    def __init__(
+        self,
+        name: str,
+        modules: Sequence[str],
+        options: Mapping[str, str],
+        deadlines: Deadlines,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self._arguments = [sys.executable, "-m", "stallwatch.child", name, json.dumps(dict(options))]
+        self._modules = list(modules)
+        self._deadlines = deadlines
+        self._environ = environ
+        self._lock = asyncio.Lock()
+        self._child: _Child | None = None
+        self._leaving: set[_Child] = set()
+        self._endings: set[asyncio.Task[None]] = set()
+        self._starts = 0
+
+    def state(self) -> WorkerState:
+        """Tell how this worker fares; abandoned are those late ones that have not ended yet."""
+        abandoned = sum(child.late and child.alive for child in self._leaving)
+        up = self._child is not None and self._child.alive
+        return WorkerState(self.name, up, max(0, self._starts - 1), abandoned)
+
+    @property
+    def pid(self) -> int | None:
+        """Return the pid of the child that serves now."""
+        return self._child.process.pid if self._child else None
+
+    async def call(self, read: str, targets: list[dict[str, Any]], skip: Sequence[str] = ()) -> bytes:
+        """Return the reply to one request, as JSON; raises WorkerError when there is none in time."""
+        async with self._lock:
+            child = await self._ready_child()
+            try:
+                return await child.ask(read, targets, skip)
+            except WorkerError as error:
+                self._abandon(child, late=error.reason == "timeout")
+                raise
+            except asyncio.CancelledError:
+                self._abandon(child, late=False)  # a reply that nobody reads would be taken for the next one
+                raise
+
+    async def _ready_child(self) -> "_Child":
+        if self._child and not self._child.alive:
+            self._abandon(self._child, late=False)
+        if self._child is None:
+            if self.state().abandoned >= ABANDONED_LIMIT:
+                raise WorkerError("backed_off", f"{ABANDONED_LIMIT} workers are stuck; the next starts when one ends")
+            self._starts += 1
+            child = await _Child.spawn(self._arguments, self._modules, self._deadlines, self._environ)
+            try:
+                await child.hello()
+            except WorkerError as error:
+                self._child = child
+                self._abandon(child, late=error.reason == "timeout")
+                raise
+            self._child = child
+        return self._child
+
+    def _abandon(self, child: "_Child", *, late: bool) -> None:
+        self._child = None
+        child.late = late
+        self._leaving.add(child)
+        ending = asyncio.get_running_loop().create_task(self._end(child))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+
+    async def _end(self, child: "_Child") -> None:
+        child.close_input()
+        for grace, signal_it in (
+            (self._deadlines.to_sigterm, child.process.terminate),
+            (self._deadlines.to_sigkill, child.process.kill),
+        ):
+            if await child.ended(grace):
+                break
+            with suppress(ProcessLookupError):
+                signal_it()
+        await child.ended(None)
+        self._leaving.discard(child)
+
+    async def close(self, grace: float = 0.5) -> None:
+        """End the child gently, and leave one that does not go: it ends by itself when its call returns."""
+        if self._child:
+            self._abandon(self._child, late=False)
+        if self._endings:
+            await asyncio.wait(self._endings, timeout=grace)
+        for child in self._leaving:
+            with suppress(ProcessLookupError):
+                child.process.terminate()
+        for ending in tuple(self._endings):
+            ending.cancel()
+
+
+class _Child:
+    """One spawned process and the pipes to it."""
+
+    def __init__(self, process: Process, note: Note, deadlines: Deadlines) -> None:
+        self.process = process
+        self.late = False
+        self._note = note
+        self._deadlines = deadlines
+        self._requests = 0
+
+    @classmethod
+    async def spawn(
+        cls,
+        arguments: Sequence[str],
+        modules: Sequence[str],
+        deadlines: Deadlines,
+        environ: Mapping[str, str] | None,
+    ) -> "_Child":
+        note_fd = os.memfd_create("stallwatch-note")
+        try:
+            os.ftruncate(note_fd, NOTE_BYTES)
+            process = await asyncio.create_subprocess_exec(
+                *arguments,
+                str(note_fd),
+                *modules,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=None if sys.stderr else DEVNULL,
+                limit=REPLY_BYTES,
+                pass_fds=(note_fd,),
+                env=environ,
+            )
+            return cls(process, Note(note_fd), deadlines)
+        finally:
+            os.close(note_fd)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.returncode is None
+
+    async def hello(self) -> None:
+        await self._line(self._deadlines.start)
+
+    async def ask(self, read: str, targets: list[dict[str, Any]], skip: Sequence[str]) -> bytes:
+        self._requests += 1
+        deadline = self._deadlines.first_call if self._requests == 1 else self._deadlines.call
+        request = {"id": self._requests, "read": read, "targets": targets, "skip": list(skip)}
+        assert self.process.stdin is not None  # noqa: S101 it was started with a pipe
+        try:
+            self.process.stdin.write(json.dumps(request, separators=(",", ":")).encode() + b"\n")
+        except (ConnectionError, RuntimeError) as error:
+            raise WorkerError("worker_died", f"could not be asked: {error}") from error
+        line = await self._line(deadline)
+        if not line.startswith(b'{"id":%d,' % self._requests):
+            raise WorkerError("garbage", f"worker sent {len(line)} bytes that are no reply to request {self._requests}")
+        return line
+
+    async def _line(self, deadline: float) -> bytes:
+        assert self.process.stdout is not None  # noqa: S101 it was started with a pipe
+        try:
+            line = await asyncio.wait_for(self.process.stdout.readline(), deadline)
+        except (asyncio.TimeoutError, TimeoutError) as error:
+            stuck_in = self._note.text()
+            detail = f"no answer in {deadline:g} s, at: {stuck_in or 'start'}"
+            raise WorkerError("timeout", detail, stuck_in) from error
+        except ValueError as error:  # readline() found no end within REPLY_BYTES
+            raise WorkerError("garbage", f"a reply of more than {REPLY_BYTES} bytes") from error
+        if not line.endswith(b"\n"):
+            raise WorkerError("worker_died", f"the worker ended after {len(line)} bytes of a reply")
+        return line
+
+    def close_input(self) -> None:
+        if self.process.stdin:
+            self.process.stdin.close()
+
+    async def ended(self, within: float | None) -> bool:
+        try:
+            await asyncio.wait_for(self.process.wait(), within)
+        except (asyncio.TimeoutError, TimeoutError):
+            return False
+        self._note.close()
+        return True
+
+
+Clock = Callable[[], float]
+
+
+class Quarantine:
+    """Which pids and paths never came back from a read, and when each may be tried again, in a child of its own."""
+
+    def __init__(self, retry_after: float = 60.0, clock: Clock = time.monotonic) -> None:
+        self._retry_after = retry_after
+        self._clock = clock
+        self._until: dict[str, float] = {}
+
+    def add(self, note: str) -> None:
+        """Take what a stuck call was reading out of the daily round."""
+        if note:
+            self._until[note] = self._clock() + self._retry_after
+
+    def release(self, note: str) -> None:
+        """Let it be read again."""
+        self._until.pop(note, None)
+
+    def notes(self) -> tuple[str, ...]:
+        """List what is not to be read."""
+        return tuple(self._until)
+
+    def due(self) -> tuple[str, ...]:
+        """List what may be tried again now."""
+        now = self._clock()
+        return tuple(note for note, until in self._until.items() if until <= now)
