@@ -16,9 +16,14 @@ async def serving(behave, *, tls=None):
     tasks = set()
 
     async def run(reader, writer):
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        try:
             await behave(reader, writer)
-        writer.close()
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            writer.close()
+        else:
+            writer.close()
 
     def accept(reader, writer):
         tasks.add(asyncio.ensure_future(run(reader, writer)))

@@ -7,7 +7,9 @@ error message uses; rules over several keys stand in `broken_rule`. Durations ar
 import ipaddress
 import re
 from collections import Counter
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -73,7 +75,9 @@ def _parse_listen_address(raw: Any) -> Any:
 # relative to the configuration, `secret` a value that no message may show, `partial` a mapping of some of those keys.
 Duration = Annotated[
     float,
-    Meta(gt=0, le=LONGEST, description="a duration above 0 such as 500ms, 15s or 1h30m", extra={"parse": parse_duration}),
+    Meta(
+        gt=0, le=LONGEST, description="a duration above 0 such as 500ms, 15s or 1h30m", extra={"parse": parse_duration}
+    ),
 ]
 ProbeTimeout = Annotated[
     float, Meta(ge=1, le=LONGEST, description="a duration of at least 1s", extra={"parse": parse_duration})
@@ -157,6 +161,11 @@ class CollectorsConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields
     log: bool = True
     health: bool = True
 
+    @property
+    def disabled(self) -> frozenset[str]:
+        """Name the collectors that are not to run."""
+        return frozenset(name for name in self.__struct_fields__ if not getattr(self, name))
+
 
 class PathConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the kernel's view of the node is mounted."""
@@ -189,6 +198,10 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     compile: Duration = 2700.0
     warm_up: Duration = 1800.0
     stopping: Duration = 1800.0
+
+    def named(self) -> dict[str, float]:
+        """Return every limit under its name."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
 class TlsConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -235,8 +248,18 @@ class Refused(ValueError):
         self.other = other
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """How one server is probed."""
+
+    paths: tuple[str, ...] = ("/health",)
+    timeout: float = 25.0
+    api_key_file: str | None = None
+    ca_file: str | None = None
+
+
 class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of the exporter; every one has a default."""
+    """All settings of the exporter; every one has a default. `file` is where they were read from, and no key."""
 
     web: WebConfig = WebConfig()
     interval: Duration = 1.0
@@ -249,16 +272,12 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     servers: tuple[ServerConfig, ...] = ()
     path: PathConfig = PathConfig()
     log: JournalConfig = JournalConfig()
+    file: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that are possible alone and impossible together."""
         if refused := broken_rule(self):
             raise refused
-
-    @property
-    def switched_off(self) -> frozenset[str]:
-        """Name the collectors that are not to run."""
-        return frozenset(name for name, on in msgspec.structs.asdict(self.collectors).items() if not on)
 
     def server(self, name: str) -> ServerConfig | None:
         """Return what is configured for this server, or None."""
@@ -269,11 +288,14 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         server = self.server(name)
         return limits_with(self.limits, server) if server else self.limits
 
-    def health_paths_of(self, name: str) -> tuple[str, ...]:
-        """Return the paths to probe at this server."""
+    def health_of(self, name: str) -> ProbeSettings:
+        """Return how to probe this server."""
         server = self.server(name)
-        own = server.health.paths if server and server.health else None
-        return self.health.paths if own is None else own
+        if server is None:
+            return ProbeSettings(self.health.paths, self.health.timeout)
+        own = server.health.paths if server.health else None
+        ca_file = server.tls.ca_file if server.tls else None
+        return ProbeSettings(own or self.health.paths, self.health.timeout, server.api_key_file, ca_file)
 
 
 ORDERED = (

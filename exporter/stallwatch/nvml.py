@@ -1,32 +1,24 @@
 """What does NVML say about each GPU, and where does it lie?
 
-The module that plays `pynvml` is passed in. A feature that a GPU or driver lacks is asked for once and then absent until
-the library is started again; a refusal becomes a `Fault`; a value that cannot be true (out of its range, or the all-ones
-that stands for "not available") is dropped. NVML's exceptions can be neither hashed nor compared: only `.value` is read.
+The module that plays `pynvml` is passed in. A feature that a GPU or driver lacks is asked for once and is then absent
+until the library starts anew; a refusal becomes a `CallError`; a value that cannot be true (out of its range, or the
+all-ones of "not available") is dropped. NVML's exceptions can be neither hashed nor compared: only `.value` is read.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-UNINITIALIZED, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 1, 3, 6, 7
-FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, NO_DATA, UNKNOWN = 13, 15, 16, 21, 999
+NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 3, 13, 15, 16, 999
+LOST = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
+REASONS = {4: "no_permission", 9: "driver_not_loaded", 12: "library_not_found", 17: "no_permission"}
+REASONS |= {18: "version_mismatch", **LOST}
 
-REASONS = {
-    4: "no_permission",
-    9: "driver_not_loaded",
-    12: "library_not_found",
-    GPU_IS_LOST: "gpu_lost",
-    RESET_REQUIRED: "reset_required",
-    17: "no_permission",
-    18: "version_mismatch",
-}
+# After these (1: uninitialized) nothing more can be learnt from the GPU until the library has been started again.
+FINAL = frozenset({1, 9, 12, 18, *LOST})
 
-# After these nothing more can be learnt from the GPU until the library has been started again.
-FINAL = frozenset({UNINITIALIZED, 9, 12, GPU_IS_LOST, RESET_REQUIRED, 18})
-
-# pynvml raises "Success" where the driver has nothing to size, and the ring can grow between sizing and reading.
-NO_SAMPLES = frozenset({0, NOT_FOUND, INSUFFICIENT_SIZE, NO_DATA})
+# Not found, no data; pynvml raises "Success" where there is nothing to size; the ring may grow after its sizing (7).
+NO_SAMPLES = frozenset({0, 6, 7, 21})
 
 THROTTLE_REASONS = {
     "idle": 0x1,
@@ -47,10 +39,10 @@ VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal") 
 NOT_AVAILABLE = frozenset({2**32 - 1, 2**63 - 1, 2**64 - 1})
 
 
-class Fault(Exception):
+class CallError(Exception):
     """NVML refused a call: why in one word, what and where in a sentence, and the code that NVML gave."""
 
-    def __init__(self, reason: str, detail: str, code: int | None = None, *, final: bool = False) -> None:
+    def __init__(self, reason: str, detail: str, code: int = -1, *, final: bool = False) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
@@ -59,7 +51,7 @@ class Fault(Exception):
 
 
 class Nvml:
-    """The library: started and ended here, with a `Device` or a `Fault` for each index after a start."""
+    """The library: started and ended here, with a `Device` or a `CallError` for each index."""
 
     def __init__(self, module: Any, note: Callable[[str], None]) -> None:
         self._module = module
@@ -68,55 +60,57 @@ class Nvml:
         self.started = False
         self.driver_version = ""
         self.devices: list[Device] = []
-        self.faults: dict[int, Fault] = {}
+        self.errors: dict[int, CallError] = {}
 
     def start(self) -> None:
-        """Start the library and look up every GPU; raise `Fault` where the library itself refuses."""
+        """Start the library and look up every GPU; raise `CallError` where the library itself refuses."""
         self.call("nvmlInit")
         self.started = True
         try:
             self.driver_version = _text(self.call("nvmlSystemGetDriverVersion"))
             count = self.call("nvmlDeviceGetCount")
-        except Fault:
+        except CallError:
             self.stop()
             raise
         for index in range(count):
-            try:
-                self.devices.append(self._device(index))
-            except Fault as fault:
-                self.faults[index] = fault
+            self._look_up(index)
 
     def stop(self) -> None:
         """Give up all handles and shut the library down, whatever it says to that."""
-        self.devices, self.faults, self.started = [], {}, False
-        with suppress(Fault):
+        self.devices, self.errors, self.started = [], {}, False
+        with suppress(CallError):
             self.call("nvmlShutdown")
 
     def call(self, name: str, *arguments: object, where: str = "") -> Any:
         """Call one function of the library, announced by a note and not at all where that note is to be skipped."""
         note = where + name
         if note in self.skip:
-            raise Fault("quarantined", f"{note} did not return before")
+            raise CallError("quarantined", f"{note} did not return before")
         self._note(note)
         function = getattr(self._module, name, None)
         if function is None:
-            raise Fault("nvml_error", f"{note}: unknown to this version of pynvml", FUNCTION_NOT_FOUND)
+            raise CallError("nvml_error", f"{note}: not in this version of pynvml", FUNCTION_NOT_FOUND)
         try:
             return function(*arguments)
         except self._module.NVMLError as error:
             code = error.value
-            raise Fault(REASONS.get(code, "nvml_error"), f"{note}: {error} (NVML {code})", code) from error
+            raise CallError(REASONS.get(code, "nvml_error"), f"{note}: {error} (NVML {code})", code) from error
 
     def call_gpu(self, index: int, name: str, *arguments: object) -> Any:
         """Call one function for one GPU; where two of its functions have hung, the whole GPU is left alone."""
         where = f"gpu {index} "
         if sum(note.startswith(where) for note in self.skip) > 1:
-            raise Fault("quarantined", f"{where}did not return from several calls before", final=True)
+            raise CallError("quarantined", f"{where}did not return from several calls before", final=True)
         return self.call(name, *arguments, where=where)
 
-    def _device(self, index: int) -> "Device":
-        handle = self.call_gpu(index, "nvmlDeviceGetHandleByIndex", index)
-        return Device(self, index, handle, _text(self.call_gpu(index, "nvmlDeviceGetUUID", handle)))
+    def _look_up(self, index: int) -> None:
+        try:
+            handle = self.call_gpu(index, "nvmlDeviceGetHandleByIndex", index)
+            uuid = _text(self.call_gpu(index, "nvmlDeviceGetUUID", handle))
+        except CallError as error:
+            self.errors[index] = error
+        else:
+            self.devices.append(Device(self, index, handle, uuid))
 
 
 class Device:
@@ -143,11 +137,11 @@ class Device:
         return None if rates is None else _share(rates.gpu)
 
     def samples(self, since: int) -> list[tuple[int, float | None]] | None:
-        """Return the ring's samples after `since` (µs of the driver's own clock), oldest first; [] where it has none."""
+        """Return the ring's samples after `since` (µs of the driver's own clock), oldest first; [] if none."""
         try:
             answer = self._ask("nvmlDeviceGetSamples", GPU_UTILIZATION_SAMPLES, since)
-        except Fault as fault:
-            if fault.code in NO_SAMPLES:
+        except CallError as error:
+            if error.code in NO_SAMPLES:
                 return []
             raise
         if answer is None:
@@ -158,7 +152,7 @@ class Device:
 
     @property
     def counts_memory(self) -> bool:
-        """False once it has said that it has no memory of its own, as GPUs that share the host's and MIG do."""
+        """Be false once it has said that it has no memory of its own, as GPUs that share the host's and MIG do."""
         return "nvmlDeviceGetMemoryInfo" not in self._absent
 
     def memory(self) -> tuple[int, int] | None:
@@ -210,11 +204,11 @@ class Device:
         if field.nvmlReturn != 0:
             if field.nvmlReturn in {GPU_IS_LOST, RESET_REQUIRED, UNKNOWN}:
                 note = f"gpu {self.index} nvmlDeviceGetFieldValues"
-                raise Fault(REASONS.get(field.nvmlReturn, "nvml_error"), f"{note}: field 230", field.nvmlReturn)
+                raise CallError(REASONS.get(field.nvmlReturn, "nvml_error"), f"{note}: field 230", field.nvmlReturn)
             self._absent.add("nvmlDeviceGetFieldValues")  # older drivers say "not supported" or "invalid argument"
             return None
-        number = int(_value(field.value, field.valueType))
-        return RECOVERY_ACTIONS[number] if 0 <= number < len(RECOVERY_ACTIONS) else "other"
+        number = _value(field.value, field.valueType)
+        return RECOVERY_ACTIONS[number] if number in range(len(RECOVERY_ACTIONS)) else "other"
 
     def processes(self) -> dict[int, int | None] | None:
         """Return the GPU memory in bytes of each process by pid, None as its value where the driver cannot tell."""
@@ -223,10 +217,10 @@ class Device:
         if compute is None and graphics is None:
             return None
         merged: dict[int, int | None] = {}
-        for entries in (compute or (), graphics or ()):
-            for pid, memory in _by_pid(entries).items():
-                known = merged.get(pid)
-                merged[pid] = known if memory is None or (known is not None and known > memory) else memory
+        for entry in (*(compute or ()), *(graphics or ())):  # who computes and draws is in both, with the same memory
+            memory = _within(entry.usedGpuMemory, 0, 2**50)
+            known = merged.get(entry.pid)
+            merged[entry.pid] = known if memory is None else max(int(memory), known or 0)
         return merged
 
     def _ask(self, name: str, *arguments: object) -> Any:
@@ -234,22 +228,11 @@ class Device:
             return None
         try:
             return self._nvml.call_gpu(self.index, name, self._handle, *arguments)
-        except Fault as fault:
-            if fault.code not in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}:
+        except CallError as error:
+            if error.code not in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}:
                 raise
             self._absent.add(name)
             return None
-
-
-def _by_pid(entries: Any) -> dict[int, int | None]:
-    memory: dict[int, int | None] = {}
-    for entry in entries:  # a process has one entry per MIG instance
-        used = entry.usedGpuMemory
-        if used is None or not 0 <= used < 2**50:
-            memory.setdefault(entry.pid, None)
-        else:
-            memory[entry.pid] = (memory.get(entry.pid) or 0) + used
-    return memory
 
 
 def _within(value: float | None, low: float, high: float, *, per: float = 1) -> float | None:

@@ -97,46 +97,116 @@ class Reloader:
         self._recheck_unwatched = recheck_unwatched
         self._deadline = deadline
         self._turn = asyncio.Lock()
-        self._reading: asyncio.Future[None] | None = None
+        self._stirred = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._stop_watching: Stop = lambda: None
+        self._thread_free = threading.Event()
+        self._thread_free.set()
         self._digest = digest_of(path) if path else ""
-        self.last_successful = True
+        self._error: str | None = None
         self.last_success = now()
 
-    async def run(self) -> None:
-        """Watch the file until cancelled."""
-        if self._path is None:
-            return
-        stirred = asyncio.Event()
-        stop, pause = self._start(self._path, stirred)
-        try:
-            while True:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(stirred.wait(), pause)
-                await asyncio.sleep(self._debounce)
-                stirred.clear()
-                await self._look(self._path)
-        finally:
-            stop()
+    @property
+    def last_successful(self) -> bool:
+        """Say whether the configuration that is there is also the one in use."""
+        return self._error is None
+
+    def start(self) -> None:
+        """Begin to watch the file; needs a running event loop."""
+        if self._path is not None and self._task is None:
+            pause = self._watch_or_poll(self._path)
+            self._stirred.set()  # what changed before the watch stood brings no event
+            self._task = asyncio.get_running_loop().create_task(self._run(self._path, pause))
+
+    async def stop(self) -> None:
+        """End the watch; a read that hangs is left behind."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task}, timeout=1)
+            self._stop_watching()
 
     async def request(self) -> str | None:
         """Reload now, whether or not the file changed; return what is wrong, or None."""
         async with self._turn:
-            try:
-                if self._path:
-                    self._digest = await self._in_thread(lambda: digest_of(self._path)) 
-                return await self._reload()
-            except TimeoutError as error:
-                return self._failed(str(error))
+            return await self._reload()
 
-    def _start(self, path: Path, stirred: asyncio.Event) -> tuple[Stop, float]:
+    def _watch_or_poll(self, path: Path) -> float:
         loop = asyncio.get_running_loop()
 
         def stir() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the need
-                loop.call_soon_threadsafe(stirred.set)
+                loop.call_soon_threadsafe(self._stirred.set)
 
         try:
-            return self._watch(path, stir), self._recheck
+            self._stop_watching = self._watch(path, stir)
         except OSError as error:
-            logger.warning("cannot watch the configuration, looking now and then", extra={"reason": error.strerror})
-            return (lambda: None), self._recheck_unwatched
+            extra = {"file": str(path), "reason": error.strerror, "seconds": self._recheck_unwatched}
+            logger.warning("cannot watch the configuration, looking now and then", extra=extra)
+            return self._recheck_unwatched
+        return self._recheck
+
+    async def _run(self, path: Path, pause: float) -> None:
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stirred.wait(), pause)
+            await asyncio.sleep(self._debounce)  # a file is often written in several steps
+            self._stirred.clear()
+            async with self._turn:
+                await self._look(path)
+
+    async def _look(self, path: Path) -> None:
+        try:
+            digest = await self._in_thread(lambda: digest_of(path))
+        except ConfigError as error:
+            self._digest = "late"  # so that the next answer is news
+            self._failed(str(error))
+            return
+        if digest != self._digest:
+            self._digest = digest
+            await self._reload()
+
+    async def _reload(self) -> str | None:
+        try:
+            self._apply(await self._in_thread(self._load))
+        except ConfigError as error:
+            return self._failed(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a reload, the exporter goes on as it was
+            return self._failed(f"{type(error).__name__}: {error}")
+        self._error = None
+        self.last_success = self._now()
+        logger.info("configuration loaded", extra={"file": str(self._path or "")})
+        return None
+
+    def _failed(self, text: str) -> str:
+        if text != self._error:
+            logger.error("configuration not loaded, the one before stays in force", extra={"error": text})
+        self._error = text
+        return text
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if not self._thread_free.is_set():
+            raise ConfigError(f"{self._path}: still being read since the last try")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def settle(outcome: T | None, error: Exception | None) -> None:
+            if not answer.done():
+                answer.set_exception(error) if error else answer.set_result(outcome)  # type: ignore[arg-type]
+
+        def read() -> None:
+            outcome, error = None, None
+            try:
+                outcome = work()
+            except Exception as raised:  # noqa: BLE001 - raised again where the answer is awaited
+                error = raised
+            self._thread_free.set()
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(settle, outcome, error)
+
+        self._thread_free.clear()
+        threading.Thread(target=read, name="configuration", daemon=True).start()
+        try:
+            return await asyncio.wait_for(answer, self._deadline)
+        except asyncio.TimeoutError:
+            raise ConfigError(f"{self._path}: not read within {self._deadline:g} s") from None

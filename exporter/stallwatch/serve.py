@@ -5,8 +5,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -35,8 +36,26 @@ def serve(config: Config, load: Callable[[], Config]) -> int:
     os._exit(code)
 
 
-async def run(config: Config, load: Callable[[], Config], nvml: str = "pynvml") -> int:
+async def run(config: Config, load: Callable[[], Config]) -> int:
     """Watch and serve until a signal says to end."""
+    async with exporter(config, load) as running:
+        await _told_to_end(running)
+    logger.info("ended")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An exporter that watches and serves."""
+
+    monitor: Monitor
+    reloader: Reloader
+    watching: asyncio.Task[None]
+
+
+@asynccontextmanager
+async def exporter(config: Config, load: Callable[[], Config], nvml: str = "pynvml") -> AsyncIterator[Running]:
+    """Watch and serve for as long as the context lasts; `nvml` names the module that plays pynvml."""
     async with AsyncExitStack() as stack:
         monitor = Monitor(config, start_workers(config, nvml))
         stack.push_async_callback(monitor.close)
@@ -48,9 +67,7 @@ async def run(config: Config, load: Callable[[], Config], nvml: str = "pynvml") 
         stack.push_async_callback(reloader.stop)
         watching = asyncio.create_task(monitor.run())
         stack.push_async_callback(_cancelled, watching)
-        await _told_to_end(reloader, watching)
-    logger.info("ended")
-    return 0
+        yield Running(monitor, reloader, watching)
 
 
 async def _listen(
@@ -65,7 +82,8 @@ async def _listen(
     logger.info("serving", extra={"address": config.web.listen_address, "version": __version__})
 
 
-async def _told_to_end(reloader: Reloader, watching: asyncio.Task[None]) -> None:
+async def _told_to_end(running: Running) -> None:
+    reloader, watching = running.reloader, running.watching
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -24,6 +24,7 @@ PREFIX = "STALLWATCH_"
 FOREIGN = re.compile(r"STALLWATCH_(FAKE_.*|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)")
 FILE_VARIABLE = "STALLWATCH_CONFIG__FILE"
 FILE_FLAG = "config.file"
+__all__ = ["FLAGS", "ConfigError", "add_flags", "file_of", "given", "load"]
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Config:
@@ -34,12 +35,14 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Config:
     for source in sources:
         values = _merged(values, source.section(Config, source.raw, ""))
     try:
-        return msgspec.convert(values, Config)
+        return msgspec.structs.replace(msgspec.convert(values, Config), file=file)
     except msgspec.ValidationError as error:
         refused = error.__cause__
         if not isinstance(refused, Refused):
             raise
-        places = [(source, key) for key in (refused.key, refused.other) for source in reversed(sources) if source.sets(key)]
+        places = [
+            (source, key) for key in (refused.key, refused.other) for source in reversed(sources) if source.sets(key)
+        ]
         source, key = places[0]
         raise ConfigError(f"{source.origin(key)}: {refused}") from None
 
@@ -92,14 +95,21 @@ FLAGS = (
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Give the parser the flags that are settings; what is not given leaves no attribute behind."""
-    group = parser.add_argument_group("settings", "each is also a key of the file and a variable such as STALLWATCH_INTERVAL")
+    group = parser.add_argument_group(
+        "settings", "each is also a key of the file and a variable such as STALLWATCH_INTERVAL"
+    )
     for flag in FLAGS:
         if flag.value is None:
             text = flag.help + _default_of(flag.path)
             group.add_argument(flag.name, dest=flag.path, default=argparse.SUPPRESS, metavar=flag.metavar, help=text)
         else:
             group.add_argument(
-                flag.name, dest=flag.path, default=argparse.SUPPRESS, action="store_const", const=flag.value, help=flag.help
+                flag.name,
+                dest=flag.path,
+                default=argparse.SUPPRESS,
+                action="store_const",
+                const=flag.value,
+                help=flag.help,
             )
 
 
@@ -139,7 +149,7 @@ class Source:
 
     def section(self, kind: type[Section], raw: Any, at: str) -> dict[str, Any]:
         """Return the values of a mapping, whole or in part."""
-        types_of = {field.name: field.type for field in msgspec.structs.fields(kind)}
+        types_of = _types_of(kind)
         if raw is None:  # a key with nothing but comments below it
             raw = {}
         if not isinstance(raw, Mapping):
@@ -195,6 +205,10 @@ class Source:
         raise ConfigError(": ".join(part for part in (origin, at, wrong) if part))
 
 
+def _types_of(kind: type[Section]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind) if field.type != Path | None}
+
+
 def _joined(at: str, key: str) -> str:
     return f"{at}.{key}" if at else key
 
@@ -225,7 +239,9 @@ def _of_environment(environ: Mapping[str, str]) -> Source:
             continue
         if name not in variables:
             close = difflib.get_close_matches(name, variables, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"allowed: {PREFIX} and a key such as {next(iter(variables))}"
+            hint = (
+                f"did you mean {close[0]}?" if close else f"allowed: {PREFIX} and a key such as {next(iter(variables))}"
+            )
             raise ConfigError(f"{name}: unknown variable; {hint}")
         _put(raw, variables[name], environ[name])
     return Source(raw, _variable, Path(), text=True)
@@ -238,10 +254,10 @@ def _variable(path: str) -> str:
 def _paths(kind: type[Section], at: str = "") -> list[str]:
     """List the key paths of all plain values; what a list of mappings holds can only be written in the file."""
     paths = []
-    for field in msgspec.structs.fields(kind):
-        path = _joined(at, field.name)
-        if isinstance(field.type, type) and issubclass(field.type, Section):
-            paths += _paths(field.type, path)
+    for name, type_of in _types_of(kind).items():
+        path = _joined(at, name)
+        if isinstance(type_of, type) and issubclass(type_of, Section):
+            paths += _paths(type_of, path)
         elif path != "servers":
             paths.append(path)
     return paths

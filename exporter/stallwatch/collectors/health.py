@@ -1,9 +1,9 @@
 """Does the server answer its health endpoint, and how far into the server does that answer reach?
 
 Results: `ok`; `refused`, `timeout`, `reset`, `unreachable`, `tls_error` where there was no answer; `empty` (closed
-without a word), `invalid` (not HTTP, or cut short); `unauthorized` (401 and 403: alive), `http_error` (any other status
-that is not 2xx; redirects are not followed). Scope: `scheduler` where a good answer proves that the scheduler answered,
-`http` where it proves the web process only.
+before the headers were complete), `invalid` (not HTTP, or a body cut short); `unauthorized` (401 and 403: alive),
+`http_error` (any other status that is not 2xx; redirects are not followed). Scope: `scheduler` where a good answer
+proves that the scheduler answered, `http` where it proves the web process only.
 
 TLS: the chain is verified against `ca_file`; the name is not, since a certificate seldom names the address that is
 probed. Without `ca_file`, a loopback address is not verified at all, and any other one fully, with the system's CAs.

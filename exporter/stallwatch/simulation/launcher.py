@@ -36,7 +36,7 @@ class Launcher:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         while line := await reader.readline():
             await self._obey(json.loads(line))
-            sys.stdout.write("done\n")
+            sys.stdout.write(json.dumps({title: child.pid for title, child in self._children.items()}) + "\n")
             sys.stdout.flush()
         for child in self._children.values():
             if child.stdin:

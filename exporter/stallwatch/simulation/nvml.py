@@ -1,10 +1,10 @@
 """What would NVML say on a node that has GPUs?
 
-A module with the names of `pynvml` that the exporter uses. The file named by the environment's `STALLWATCH_FAKE_NVML` is
-read at each call (no such file: driver not loaded). One statement per line; `#` starts a comment, later lines win;
+A module with the names of `pynvml` that the exporter uses. The file named by `STALLWATCH_FAKE_NVML` in the environment
+is read at each call (no such file: driver not loaded). One statement per line; `#` starts a comment, later lines win;
 `gpu *` is every GPU, and `gpu 3` is always the same GPU (same UUID) wherever `order` puts it.
 
-    driver 580.95.05                    gpus 8                       order 1 0 2    index order; what is left out is gone
+    driver 580.95.05                    gpus 8                       order 1 0 2    who is left out is gone
     driver_clock 5000                   seconds that the driver's clock is ahead of CLOCK_MONOTONIC
     error nvmlInit 9                    gpu 2 error nvmlDeviceGetPowerUsage 15      gpu * error * 3       0: no error
     delay nvmlDeviceGetCount 60         gpu 3 delay nvmlDeviceGetMemoryInfo 60      seconds, before the answer
@@ -17,11 +17,15 @@ read at each call (no such file: driver not loaded). One statement per line; `#`
 
 The names of calls stand without `_v3` and the like; `*` is every call. The ring holds 72 samples of 139 ms. What a line
 sets holds for the whole ring, also for samples older than the line; only bursts have a time.
-"""  # ruff: noqa: N802, the names are NVML's
+"""
+
+# The names are NVML's:
+# ruff: noqa: N802
 
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -33,6 +37,16 @@ NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
 PERIOD_US = 139_000
 RING = 72
 MIB = 2**20
+
+NUMBERS = {  # call: key of its line, default, NVML's unit in that of the line
+    "nvmlDeviceGetPowerUsage": ("power_watts", 70, 1000),
+    "nvmlDeviceGetEnforcedPowerLimit": ("power_limit_watts", 600, 1000),
+    "nvmlDeviceGetClockInfo": ("sm_clock_mhz", 1980, 1),
+    "nvmlDeviceGetTemperatureV": ("temperature", 40, 1),
+    "nvmlDeviceGetTemperature": ("temperature", 40, 1),
+    "nvmlDeviceGetCurrentClocksEventReasons": ("throttle", 0, 1),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": ("throttle", 0, 1),
+}
 
 
 class NVMLError(Exception):
@@ -126,19 +140,8 @@ class Driver:
     def nvmlDeviceGetMemoryInfo(self, handle: Handle) -> SimpleNamespace:
         """Return version 1 of the memory, in bytes."""
         self._enter("nvmlDeviceGetMemoryInfo", handle)
-        used = int(self._number("memory_mib", 0, handle.gpu) * MIB)
-        total = int(self._number("memory_total_mib", 98304, handle.gpu) * MIB)
-        return SimpleNamespace(used=used, total=total, free=max(0, total - used))
-
-    def nvmlDeviceGetPowerUsage(self, handle: Handle) -> int:
-        """Return milliwatts."""
-        self._enter("nvmlDeviceGetPowerUsage", handle)
-        return int(self._number("power_watts", 70, handle.gpu) * 1000)
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Handle) -> int:
-        """Return milliwatts."""
-        self._enter("nvmlDeviceGetEnforcedPowerLimit", handle)
-        return int(self._number("power_limit_watts", 600, handle.gpu) * 1000)
+        used, total = self._number("memory_mib", 0, handle.gpu), self._number("memory_total_mib", 98304, handle.gpu)
+        return SimpleNamespace(used=int(used * MIB), total=int(total * MIB), free=int((total - used) * MIB))
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Handle) -> int:
         """Return millijoules: as given, or the power summed up from call to call."""
@@ -149,30 +152,17 @@ class Driver:
         self._energy[handle.gpu] = joules, now
         return int(self._number("energy_joules", joules, handle.gpu) * 1000)
 
-    def nvmlDeviceGetClockInfo(self, handle: Handle, kind: int) -> int:
-        """Return megahertz."""
-        self._enter("nvmlDeviceGetClockInfo", handle)
-        return int(self._number("sm_clock_mhz", 1980, handle.gpu))
+    def __getattr__(self, call: str) -> Callable[..., int]:
+        """Return a function that answers with one number, whatever it is asked besides the GPU."""
+        if call not in NUMBERS:
+            raise AttributeError(call)
 
-    def nvmlDeviceGetTemperatureV(self, handle: Handle, sensor: int) -> int:
-        """Return degrees Celsius."""
-        self._enter("nvmlDeviceGetTemperatureV", handle)
-        return int(self._number("temperature", 40, handle.gpu))
+        def answer(handle: Handle, *_: object) -> int:
+            self._enter(call, handle)
+            key, default, scale = NUMBERS[call]
+            return int(self._number(key, default, handle.gpu) * scale)
 
-    def nvmlDeviceGetTemperature(self, handle: Handle, sensor: int) -> int:
-        """Return degrees Celsius, as older drivers do."""
-        self._enter("nvmlDeviceGetTemperature", handle)
-        return int(self._number("temperature", 40, handle.gpu))
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Handle) -> int:
-        """Return the bits of the `throttle` line."""
-        self._enter("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        return int(self._number("throttle", 0, handle.gpu))
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Handle) -> int:
-        """Return the bits of the `throttle` line, as older drivers do."""
-        self._enter("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        return int(self._number("throttle", 0, handle.gpu))
+        return answer
 
     def nvmlDeviceGetFieldValues(self, handle: Handle, fields: list[int]) -> list[SimpleNamespace]:
         """Return the recovery action; other fields are not supported."""
@@ -184,12 +174,12 @@ class Driver:
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Handle) -> list[SimpleNamespace]:
         """Return the `process` lines."""
         self._enter("nvmlDeviceGetComputeRunningProcesses", handle)
-        return [_process(arguments) for arguments in self._all("process", handle.gpu)]
+        return [_process(*words) for words in self._all("process", handle.gpu)]
 
     def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Handle) -> list[SimpleNamespace]:
         """Return the `graphics` lines."""
         self._enter("nvmlDeviceGetGraphicsRunningProcesses", handle)
-        return [_process(arguments) for arguments in self._all("graphics", handle.gpu)]
+        return [_process(*words) for words in self._all("graphics", handle.gpu)]
 
     def _enter(self, call: str, handle: Handle | None = None) -> None:
         if not self._read():
@@ -203,16 +193,60 @@ class Driver:
             raise NVMLError(1)
         if handle and handle.start != self._starts:
             raise NVMLError(2)
-        if gpu is not None and (gpu not in self._order() or (self._last("lost", gpu) or [""])[:1] in ([], ["1"])):
+        if gpu is not None and (gpu not in self._order() or self._last("lost", gpu) in ([], ["1"])):
             raise NVMLError(15)
 
     def _read(self) -> bool:
         try:
-            with open(self._path or os.environ.get("STALLWATCH_FAKE_NVML", ""), encoding="utf-8") as file:  # noqa: PTH123, pathlib costs memory
-                text = file.read()
+            text = Path(self._path or os.environ.get("STALLWATCH_FAKE_NVML", "")).read_text(encoding="utf-8")
         except OSError:
             return False
         if text != self._text:
             self._text = text
             self._lines = [line.split("#")[0].split() for line in text.splitlines()]
         return True
+
+    def _all(self, key: str, gpu: int | None = None) -> Iterator[list[str]]:
+        for line in self._lines:
+            words = line[2:] if gpu is not None and line[:1] == ["gpu"] and line[1] in {"*", str(gpu)} else line
+            if words[:1] == [key] and (gpu is None) == (words is line):
+                yield words[1:]
+
+    def _last(self, key: str, gpu: int | None = None) -> list[str] | None:
+        return [None, *self._all(key, gpu)][-1]
+
+    def _number(self, key: str, default: float, gpu: int | None = None) -> float:
+        words = self._last(key, gpu)
+        return float(words[0]) if words else default
+
+    def _for_call(self, key: str, call: str, gpu: int | None) -> float:
+        lines = [line for place in dict.fromkeys((None, gpu)) for line in self._all(key, place)]
+        return float(next((value for name, value in reversed(lines) if name in {"*", call}), 0))
+
+    def _order(self) -> list[int]:
+        return [int(word) for word in self._last("order") or range(int(self._number("gpus", 1)))]
+
+    def _driver_us(self) -> int:
+        return round((self._clock() + self._number("driver_clock", 5000)) * 1e6)
+
+    def _sample(self, gpu: int, number: int) -> int:
+        """Return the percentage of sample `number`: what each burst covers of it, over the level."""
+        level = self._number("utilization", 0, gpu)
+        end = number * PERIOD_US / 1e6 - self._number("driver_clock", 5000)
+        value = level
+        for start, seconds, percent in (map(float, words) for words in self._all("burst", gpu)):
+            covered = min(end, start + seconds) - max(end - PERIOD_US / 1e6, start)
+            value += max(0.0, covered) / (PERIOD_US / 1e6) * (percent - level)
+        return int(value + 0.5)
+
+
+def _process(pid: str, mib: str) -> SimpleNamespace:
+    return SimpleNamespace(pid=int(pid), usedGpuMemory=None if mib == "unknown" else int(mib) * MIB)
+
+
+_DRIVER = Driver()
+
+
+def __getattr__(name: str) -> Any:
+    """Return a function of the library, so that this module is called as `pynvml` is."""
+    return getattr(_DRIVER, name)

@@ -78,21 +78,21 @@ class PlayedServer:
                 *arguments, stdin=PIPE, stdout=PIPE, stderr=log, env={**self._environ, "PYTHONPATH": path}
             )
 
-    async def tell(self, **command: Any) -> None:
-        """Have the launcher obey one command, and wait until it has."""
+    async def tell(self, **command: Any) -> dict[str, int]:
+        """Have the launcher obey one command, and return its children's pids by title once it has."""
         process = self._running
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("the server has no pipes")
         process.stdin.write(json.dumps(command).encode() + b"\n")
-        if not await process.stdout.readline():
-            raise RuntimeError(f"the played server ended with {process.returncode}: {self.log_path.read_text()[-500:]}")
+        reply = await process.stdout.readline()
+        if not reply:
+            raise RuntimeError(f"the played server ended: {self.log_path.read_text()[-500:]}")
+        return dict(json.loads(reply))
 
     async def spawn(self, *titles: str) -> dict[str, int]:
         """Start child processes of these titles and return their pids."""
-        await self.tell(spawn=list(titles))
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        names = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode() for pid in children}
-        return {name: pid for pid, name in names.items() if name in titles}
+        pids = await self.tell(spawn=list(titles))
+        return {title: pids[title] for title in titles}
 
     async def log(self, *lines: str) -> None:
         """Write lines to the log, a newline after each."""

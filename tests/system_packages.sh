@@ -1,0 +1,21 @@
+#!/bin/sh
+# Install the programs that the tests run for real, when we may; say which are missing and fail when we may not.
+set -eu
+missing=""
+need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
+need gcc gcc
+need promtool prometheus
+need amtool prometheus-alertmanager
+need curl curl
+need unshare util-linux
+[ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+  apt-get update -qq
+  # The services are not wanted, only the programs.
+  # shellcheck disable=SC2086
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+else
+  echo "the tests need these Debian packages:$missing" >&2
+  exit 1
+fi
