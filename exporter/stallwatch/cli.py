@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(arguments: dict[str, object]) -> int:
     from stallwatch.serve import serve  # noqa: PLC0415 aiohttp is loaded only to serve
 
-    check = arguments.pop("check")
+    check = arguments.pop("check", False)
     try:
         config = load(arguments, os.environ)
     except ConfigError as error:

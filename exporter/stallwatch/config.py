@@ -1,11 +1,8 @@
 """How is the exporter to run?
 
-The keys, their defaults and their rules. A key is declared once: its type says what is allowed, in the words that an
-error message uses; rules over several keys stand in `broken_rule`. Durations are seconds here, `1h30m` outside.
+The keys, their defaults and the rules over several of them; what one key allows is said by its type.
 """
 
-import ipaddress
-import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,102 +12,21 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-LONGEST = 31_536_000.0  # a year: timers of the event loop overflow far above
-UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_DURATION = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+(?:\.[0-9]+)?){unit}(?![a-z]))?" for unit in UNITS))
-_PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-_LISTEN = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]*):(?P<port>[0-9]{1,5})")
-
-
-def parse_duration(raw: Any) -> Any:
-    """Return the seconds of `500ms`, `15s`, `1h30m` or a plain number; what is no text is returned as it is."""
-    if not isinstance(raw, str):
-        return raw
-    if _PLAIN.fullmatch(raw):
-        return float(raw)
-    found = _DURATION.fullmatch(raw)
-    if not raw or found is None:
-        raise ValueError(f"no duration: {raw}")
-    return sum(float(number) * UNITS[unit] for unit, number in found.groupdict().items() if number)
-
-
-def format_duration(seconds: float) -> str:
-    """Write seconds the way that `parse_duration` reads them."""
-    left = round(seconds * 1000)
-    parts = []
-    for unit, size in UNITS.items():
-        count, left = divmod(left, round(size * 1000))
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"
-
-
-def parse_address(raw: Any) -> Any:
-    """Return a literal IP address or `localhost` unchanged; a name that must be resolved first is refused."""
-    if isinstance(raw, str) and raw != "localhost":
-        ipaddress.ip_address(raw)
-    return raw
-
-
-def split_listen_address(address: str) -> tuple[str | None, int]:
-    """Return host (None: every address of the node) and port of `:19847`, `127.0.0.1:19847` or `[::1]:19847`."""
-    found = _LISTEN.fullmatch(address)
-    if found is None or int(found["port"]) > 65535:
-        raise ValueError(f"no listen address: {address}")
-    host = found["host"]
-    if host.startswith("["):
-        ipaddress.IPv6Address(host[1:-1])
-    elif host:
-        parse_address(host)
-    return host.strip("[]") or None, int(found["port"])
-
-
-def _parse_listen_address(raw: Any) -> Any:
-    if isinstance(raw, str):
-        split_listen_address(raw)
-    return raw
-
-
-# `extra` is for the reader of settings: `parse` turns what was written into the value, `file` marks a file name that is
-# relative to the configuration, `secret` a value that no message may show, `partial` a mapping of some of those keys.
-Duration = Annotated[
-    float,
-    Meta(
-        gt=0, le=LONGEST, description="a duration above 0 such as 500ms, 15s or 1h30m", extra={"parse": parse_duration}
-    ),
-]
-ProbeTimeout = Annotated[
-    float, Meta(ge=1, le=LONGEST, description="a duration of at least 1s", extra={"parse": parse_duration})
-]
-Port = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
-Count = Annotated[int, Meta(ge=1, le=65536, description="a whole number from 1")]
-GpuIndex = Annotated[int, Meta(ge=0, le=65536, description="a GPU number from 0")]
-ListenAddress = Annotated[
-    str,
-    Meta(
-        description="an address such as :19847, 127.0.0.1:19847 or [::1]:19847", extra={"parse": _parse_listen_address}
-    ),
-]
-Address = Annotated[
-    str, Meta(description="an IP address such as 127.0.0.1 or ::1, or localhost", extra={"parse": parse_address})
-]
-ServerName = Annotated[
-    str, Meta(pattern=r"\A[!-~]{1,128}\Z", description="a name of 1 to 128 printable ASCII characters without spaces")
-]
-TelemetryPath = Annotated[
-    str,
-    Meta(
-        pattern=r"\A(?!/-(?:/|\Z))(?!/api(?:/|\Z))(?:/[A-Za-z0-9._~-]+)+\Z",
-        description="a path such as /metrics, and none of /, /-/... and /api/..., which are taken",
-    ),
-]
-HealthPath = Annotated[
-    str, Meta(pattern=r"\A/(?!/)[!-~]{0,255}\Z", description="a path that begins with one / such as /health")
-]
-FileName = Annotated[str, Meta(pattern=r"\A[^\x00]+\Z", description="a file name", extra={"file": True})]
-SecretFileName = Annotated[
-    str, Meta(pattern=r"\A[^\x00]+\Z", description="a file name", extra={"file": True, "secret": True})
-]
+from stallwatch.values import (
+    Address,
+    Count,
+    Duration,
+    FileName,
+    GpuIndex,
+    HealthPath,
+    ListenAddress,
+    Port,
+    ProbeTimeout,
+    SecretFileName,
+    ServerName,
+    TelemetryPath,
+    format_duration,
+)
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -239,7 +155,7 @@ class ConfigError(Exception):
         super().__init__("".join(char if char.isprintable() else "?" for char in text))
 
 
-class Refused(ValueError):
+class RuleError(ValueError):
     """A rule over several keys does not hold: `key` breaks it, `other` is what it was compared with."""
 
     def __init__(self, key: str, rule: str, other: str = "") -> None:
@@ -310,15 +226,16 @@ def limits_with(limits: Limits, server: ServerConfig) -> Limits:
     return msgspec.structs.replace(limits, **server.limits)
 
 
-def broken_rule(config: Config) -> Refused | None:
+def broken_rule(config: Config) -> RuleError | None:
     """Find the first rule over several keys that does not hold."""
-    names = Counter(server.name for server in config.servers)
+    names: set[str] = set()
     if broken := _unordered("limits", config.limits) or _no_set("health.paths", config.health.paths):
         return broken
     for number, server in enumerate(config.servers):
         at = f"servers[{number}]"
-        if names[server.name] > 1:
-            return Refused(f"{at}.name", f"expected a name that no other server has, got {server.name!r} twice")
+        if server.name in names:
+            return RuleError(f"{at}.name", f"expected a name that no server above has, got {server.name!r}")
+        names.add(server.name)
         broken = (
             _unordered(f"{at}.limits", limits_with(config.limits, server))
             or _no_set(f"{at}.gpus", server.gpus)
@@ -329,7 +246,7 @@ def broken_rule(config: Config) -> Refused | None:
     return None
 
 
-def _unordered(at: str, limits: Limits) -> Refused | None:
+def _unordered(at: str, limits: Limits) -> RuleError | None:
     for names in ORDERED:
         for lower, upper in pairwise(names):
             low, high = getattr(limits, lower), getattr(limits, upper)
@@ -337,14 +254,14 @@ def _unordered(at: str, limits: Limits) -> Refused | None:
             if low > high or (strict and low == high):
                 relation = "more than" if strict else "at least"
                 rule = f"expected {relation} {lower} ({format_duration(low)}), got {format_duration(high)}"
-                return Refused(f"{at}.{upper}", rule, other=f"{at}.{lower}")
+                return RuleError(f"{at}.{upper}", rule, other=f"{at}.{lower}")
     return None
 
 
-def _no_set(at: str, values: tuple[Any, ...] | None) -> Refused | None:
+def _no_set(at: str, values: tuple[Any, ...] | None) -> RuleError | None:
     if values is None:
         return None
     if not values:
-        return Refused(at, "expected at least one")
+        return RuleError(at, "expected at least one")
     value, count = Counter(values).most_common(1)[0]
-    return Refused(at, f"expected each one once, got {value!r} {count} times") if count > 1 else None
+    return RuleError(at, f"expected each once, found {value!r} {count} times") if count > 1 else None

@@ -23,13 +23,14 @@ _SECRETS = tuple(
     for pattern in (
         rf"""(authorization["']?\s*[:=]\s*)["']?(?:(?:bearer|basic|token|digest)\s+)?{_VALUE}""",
         rf"(\bbearer\s+){_VALUE}",
-        rf"""(--[\w-]{{0,64}}{_WORD}["']?(?:\s*,\s*|\s+|=)){_VALUE}""",
+        rf"""((?<![\w-])--[\w-]{{0,64}}{_WORD}["']?(?:\s*,\s*|\s+|=)){_VALUE}""",
         rf"""({_WORD}["']?\s*[=:]\s*){_VALUE}""",
         r"(://[^/\s:@]{0,256}:)[^/\s@]{1,256}(?=@)",
         r"(\bsk-|\bhf_)[A-Za-z0-9_-]{12,}",
     )
 )
 _BARE = re.compile(r"[A-Za-z0-9_./:@%+,#~\[\]()<>*-]+")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OWN = frozenset({"ts", "level", "msg", "exception"})
 
@@ -106,7 +107,11 @@ def _is_plain(value: object) -> bool:
 FORMATTERS: Mapping[str, Callable[[], logging.Formatter]] = {"logfmt": LogfmtFormatter, "json": JsonFormatter}
 
 
-def setup(format: str = "logfmt", level: str = "info", stream: TextIO | None = None) -> logging.Logger:  # noqa: A002 - the name of the flag
+def setup(
+    format: str = "logfmt",  # noqa: A002 - the name of the flag
+    level: str = "info",
+    stream: TextIO | None = None,
+) -> logging.Logger:
     """Let the logger of the exporter write to the stream (standard error); a second call replaces the first."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(FORMATTERS[format]())
@@ -123,14 +128,14 @@ def setup(format: str = "logfmt", level: str = "info", stream: TextIO | None = N
 class Changes:
     """Logs what is wrong when it begins, changes and ends, not each second.
 
-    A key is a tuple of the values of `labels`. A reason may carry details after `: `; only what stands before counts as
-    the reason, so that a number that moves in the details makes no line.
+    A key is a tuple with a value for each of `labels`, its text says more. Numbers in the text do not count as a
+    change, since an age in it would make a line each second.
     """
 
     def __init__(
         self,
         logger: logging.Logger,
-        labels: tuple[str, ...] = ("collector", "server"),
+        labels: tuple[str, ...] = ("collector", "server", "reason"),
         what: str = "signal",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -140,20 +145,18 @@ class Changes:
         self._clock = clock
         self._open: dict[tuple[str, ...], tuple[str, float]] = {}
 
-    def update(self, now_wrong: Mapping[tuple[str, ...], str]) -> None:
-        """Take note of all that is wrong now; what was and is no longer has ended."""
-        for key, text in now_wrong.items():
-            reason, _, detail = text.partition(": ")
-            before = self._open.get(key)
-            if before is None or before[0] != reason:
-                self._open[key] = (reason, before[1] if before else self._clock())
-                happened = "failed" if before is None else "fails for another reason"
-                self._logger.warning("%s %s", self._what, happened, extra=self._extra(key, reason, detail))
-        for key in self._open.keys() - now_wrong.keys():
-            reason, since = self._open.pop(key)
-            extra = self._extra(key, reason) | {"seconds": round(self._clock() - since, 1)}
-            self._logger.info("%s recovered", self._what, extra=extra)
+    def see(self, wrong: Mapping[tuple[str, ...], str]) -> None:
+        """Take note of all that is wrong now; what was wrong before and is not in it has ended."""
+        for key, text in wrong.items():
+            gist, (before, since) = _NUMBER.sub("0", text), self._open.get(key, (None, self._clock()))
+            if gist != before:
+                self._open[key] = (gist, since)
+                message = f"{self._what} missing" if before is None else f"{self._what} missing for another reason"
+                self._logger.warning(message, extra=self._named(key) | ({"detail": text} if text else {}))
+        for key in self._open.keys() - wrong.keys():
+            _, since = self._open.pop(key)
+            extra = self._named(key) | {"seconds": round(self._clock() - since, 1)}
+            self._logger.info(f"{self._what} back", extra=extra)  # noqa: G004 - both parts are ours
 
-    def _extra(self, key: tuple[str, ...], reason: str, detail: str = "") -> dict[str, str]:
-        pairs = [*zip(self._labels, key, strict=True), ("reason", reason), ("detail", detail)]
-        return {name: value for name, value in pairs if value}
+    def _named(self, key: tuple[str, ...]) -> dict[str, Any]:
+        return {label: value for label, value in zip(self._labels, key, strict=True) if value}

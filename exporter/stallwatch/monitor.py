@@ -190,10 +190,17 @@ class Monitor:
             server = next((server for server in self._servers if server.name == name), None)
             if server is None:
                 raise CollectorError("gone", "the server has gone")
-            answer = await self._health.collect(server, self._config.health_of(name))
-            return (None, (answer,)) if isinstance(answer, Failure) else (answer, ())
+            if self._config.health.when == "quiet" and self._moves(name):
+                return None, (Failure(health.NAME, "quiet", "other signals move, so it is not probed", name),)
+            return await self._health.collect(server, self._config.health_of(name))
 
         return probe
+
+    def _moves(self, name: str) -> bool:
+        past = self.view.pasts.get(name)
+        if past is None or not past.moved:
+            return False
+        return time.monotonic() - max(past.moved.values()) < past.limits["suspect"]
 
     def _ask(
         self, worker: str, name: str, reading: type[Reading], target: Callable[[Server], dict[str, Any] | None]

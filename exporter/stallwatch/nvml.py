@@ -34,7 +34,7 @@ THROTTLE_REASONS = {
 
 RECOVERY_ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset")
 
-GPU_UTILIZATION_SAMPLES, CLOCK_SM, TEMPERATURE_GPU, FIELD_RECOVERY_ACTION = 1, 1, 0, 230
+UTILIZATION_SAMPLES, CLOCK_SM, TEMPERATURE_GPU, RECOVERY_ACTION = 1, 1, 0, 230
 VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
 NOT_AVAILABLE = frozenset({2**32 - 1, 2**63 - 1, 2**64 - 1})
 
@@ -139,7 +139,7 @@ class Device:
     def samples(self, since: int) -> list[tuple[int, float | None]] | None:
         """Return the ring's samples after `since` (µs of the driver's own clock), oldest first; [] if none."""
         try:
-            answer = self._ask("nvmlDeviceGetSamples", GPU_UTILIZATION_SAMPLES, since)
+            answer = self._ask("nvmlDeviceGetSamples", UTILIZATION_SAMPLES, since)
         except CallError as error:
             if error.code in NO_SAMPLES:
                 return []
@@ -148,7 +148,7 @@ class Device:
             return None
         kind, samples = answer
         found = ((int(sample.timeStamp), _share(_value(sample.sampleValue, kind))) for sample in samples)
-        return sorted((sample for sample in found if sample[0] > since), key=lambda sample: sample[0])
+        return sorted(filter(lambda sample: sample[0] > since, found), key=lambda sample: sample[0])
 
     @property
     def counts_memory(self) -> bool:
@@ -191,21 +191,21 @@ class Device:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # drivers before 535
             bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        if bits is None or bits in NOT_AVAILABLE:
+        if _within(bits, 0, 2**32) is None:
             return None
         return tuple(reason for reason, bit in THROTTLE_REASONS.items() if bits & bit)
 
     def recovery_action(self) -> str | None:
         """Return what the driver wants done about this GPU; `other` where it has a word that we lack."""
-        fields = self._ask("nvmlDeviceGetFieldValues", [FIELD_RECOVERY_ACTION])
+        fields = self._ask("nvmlDeviceGetFieldValues", [RECOVERY_ACTION])
         if fields is None:
             return None
         field = fields[0]
         if field.nvmlReturn != 0:
             if field.nvmlReturn in {GPU_IS_LOST, RESET_REQUIRED, UNKNOWN}:
-                note = f"gpu {self.index} nvmlDeviceGetFieldValues"
-                raise CallError(REASONS.get(field.nvmlReturn, "nvml_error"), f"{note}: field 230", field.nvmlReturn)
-            self._absent.add("nvmlDeviceGetFieldValues")  # older drivers say "not supported" or "invalid argument"
+                detail = f"gpu {self.index} nvmlDeviceGetFieldValues: field 230 (NVML {field.nvmlReturn})"
+                raise CallError(REASONS.get(field.nvmlReturn, "nvml_error"), detail, field.nvmlReturn)
+            self._absent.add("nvmlDeviceGetFieldValues")  # not supported, or invalid argument
             return None
         number = _value(field.value, field.valueType)
         return RECOVERY_ACTIONS[number] if number in range(len(RECOVERY_ACTIONS)) else "other"

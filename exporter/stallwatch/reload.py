@@ -1,8 +1,8 @@
 """When does the configuration change?
 
-The directory of the file is watched, since editors rename a new file over the old one and Kubernetes swaps a link beside
-it. An event only means "look": what counts is whether the bytes are other ones. inotify sees nothing on network mounts,
-so a look comes now and then without any event. The file is read in a thread of its own, which may hang without harm.
+The directory of the file is watched, since editors rename a new file over the old one and Kubernetes swaps a link
+beside it. An event only means "look": what counts is whether the bytes are other ones. inotify sees nothing on network
+mounts, so a look comes now and then without any event. The file is read in a thread of its own, which may hang.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class Reloader:
     requests count. `load` and `apply` raise ConfigError for what is wrong with the configuration.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the outside world and its pace, each with its default
         self,
         path: Path | None,
         load: Callable[[], Config],

@@ -4,7 +4,6 @@ Flags win over the environment, the environment over the file, the file over the
 own against the types in `config`, so that an error names the file, variable or flag at fault, and no secret.
 """
 
-import argparse
 import difflib
 import os
 import re
@@ -16,14 +15,14 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 import msgspec
 
-from stallwatch.config import Config, ConfigError, Refused, Section, format_duration
-from stallwatch.yaml_file import read_yaml, shown, shown_key
+from stallwatch.config import Config, ConfigError, RuleError, Section
+from stallwatch.flags import FILE_FLAG, FLAGS, add_flags, given
+from stallwatch.yaml_file import read_yaml, shown, shown_key, shown_kind
 
 PREFIX = "STALLWATCH_"
 # Not settings: what tests hand to stand-ins, and what Kubernetes gives every pod beside a Service named stallwatch.
 FOREIGN = re.compile(r"STALLWATCH_(FAKE_.*|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)")
 FILE_VARIABLE = "STALLWATCH_CONFIG__FILE"
-FILE_FLAG = "config.file"
 __all__ = ["FLAGS", "ConfigError", "add_flags", "file_of", "given", "load"]
 
 
@@ -38,7 +37,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Config:
         return msgspec.structs.replace(msgspec.convert(values, Config), file=file)
     except msgspec.ValidationError as error:
         refused = error.__cause__
-        if not isinstance(refused, Refused):
+        if not isinstance(refused, RuleError):
             raise
         places = [
             (source, key) for key in (refused.key, refused.other) for source in reversed(sources) if source.sets(key)
@@ -56,77 +55,6 @@ def file_of(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Path | None
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     both = {key: _merged(below[key], above[key]) for key in below.keys() & above.keys() if isinstance(above[key], dict)}
     return {**below, **above, **both}
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag of the command line, which sets one key path."""
-
-    name: str
-    path: str
-    help: str
-    metavar: str = "DURATION"
-    value: bool | None = None  # what a flag without an argument sets
-
-
-FLAGS = (
-    Flag("--config.file", FILE_FLAG, "configuration file (YAML), watched for changes", "FILE"),
-    Flag("--web.listen-address", "web.listen_address", "address to listen on; port 0 takes a free one", "ADDRESS"),
-    Flag("--web.telemetry-path", "web.telemetry_path", "path of the metrics", "PATH"),
-    Flag("--web.enable-lifecycle", "web.enable_lifecycle", "allow POST /-/reload", value=True),
-    Flag("--interval", "interval", "how often to look at processes and logs, and to judge"),
-    Flag("--discovery.interval", "discovery.interval", "how often to look for servers"),
-    Flag("--workers.deadline", "workers.deadline", "how long one read may take before its worker is replaced"),
-    Flag("--workers.start-deadline", "workers.start_deadline", "how long a worker may take to start"),
-    Flag("--gpu.interval", "gpu.interval", "how often to read the GPUs"),
-    Flag("--health.interval", "health.interval", "how often to probe a server"),
-    Flag("--health.timeout", "health.timeout", "how long to wait for the answer of a probe"),
-    Flag("--health.paths", "health.paths", "paths to probe, separated by commas", "PATHS"),
-    Flag("--health.when", "health.when", "always, or quiet: only while nothing else moves", "WHEN"),
-    Flag("--no-collector.gpu", "collectors.gpu", "do not read the GPUs", value=False),
-    Flag("--no-collector.process", "collectors.process", "do not read the processes of servers", value=False),
-    Flag("--no-collector.log", "collectors.log", "do not read the logs of servers", value=False),
-    Flag("--no-collector.health", "collectors.health", "do not probe servers", value=False),
-    Flag("--path.procfs", "path.procfs", "where the node's /proc is mounted", "DIR"),
-    Flag("--log.format", "log.format", "how the exporter writes its own log: logfmt or json", "FORMAT"),
-    Flag("--log.level", "log.level", "the least that is logged: debug, info, warning or error", "LEVEL"),
-)
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Give the parser the flags that are settings; what is not given leaves no attribute behind."""
-    group = parser.add_argument_group(
-        "settings", "each is also a key of the file and a variable such as STALLWATCH_INTERVAL"
-    )
-    for flag in FLAGS:
-        if flag.value is None:
-            text = flag.help + _default_of(flag.path)
-            group.add_argument(flag.name, dest=flag.path, default=argparse.SUPPRESS, metavar=flag.metavar, help=text)
-        else:
-            group.add_argument(
-                flag.name,
-                dest=flag.path,
-                default=argparse.SUPPRESS,
-                action="store_const",
-                const=flag.value,
-                help=flag.help,
-            )
-
-
-def given(namespace: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings among the parsed arguments, as `load` takes them."""
-    paths = {flag.path for flag in FLAGS}
-    return {path: value for path, value in vars(namespace).items() if path in paths}
-
-
-def _default_of(path: str) -> str:
-    if path == FILE_FLAG:
-        return ""
-    found: Any = Config()
-    for key in path.split("."):
-        found = getattr(found, key)
-    shown_default = format_duration(found) if isinstance(found, float) else found
-    return f" (default {','.join(found) if isinstance(found, tuple) else shown_default})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +81,10 @@ class Source:
         if raw is None:  # a key with nothing but comments below it
             raw = {}
         if not isinstance(raw, Mapping):
-            self.fail(at, f"expected a mapping of {', '.join(sorted(types_of))}, got {shown(raw)}")
+            self.fail(at, f"expected a mapping of {', '.join(sorted(types_of))}, got {shown_kind(raw)}")
         for key in raw:
             if key not in types_of:
-                self.fail(_joined(at, shown_key(key)), _unknown(str(key), types_of))
+                self.fail(_joined(at, shown_key(key)), _unknown(shown_key(key), types_of))
         return {key: self.value(types_of[key], value, _joined(at, key)) for key, value in raw.items()}
 
     def value(self, kind: Any, raw: Any, at: str) -> Any:
@@ -176,9 +104,9 @@ class Source:
         """Return the values of a list, in which a mapping must be complete."""
         if self.text and isinstance(raw, str):
             raw = [item.strip() for item in raw.split(",")]
-        if not isinstance(raw, list):
-            self.fail(at, f"expected a list, got {shown(raw)}")
-        values = [self.value(kind, item, f"{at}[{number}]") for number, item in enumerate(raw)]
+        if not isinstance(raw, list | None):
+            self.fail(at, f"expected a list, got {shown_kind(raw)}")
+        values = [self.value(kind, item, f"{at}[{number}]") for number, item in enumerate(raw or ())]
         if isinstance(kind, type) and issubclass(kind, Section):
             needed = [field.name for field in msgspec.structs.fields(kind) if field.required]
             for number, value in enumerate(values):
@@ -195,8 +123,8 @@ class Source:
                 parsed = {"true": True, "1": True, "false": False, "0": False}.get(str(raw).lower(), raw)
             value = msgspec.convert(parsed, kind, strict=not self.text or kind is bool)
         except ValueError:
-            shown = "something else, which is not shown" if extra.get("secret") else shown(raw)
-            self.fail(at, f"expected {_expected(kind)}, got {shown}")
+            got = "something else, which is not shown" if extra.get("secret") else shown(raw)
+            self.fail(at, f"expected {_expected(kind)}, got {got}")
         return os.path.abspath(self.base / value) if extra.get("file") else value  # noqa: PTH100 - resolve() would follow links
 
     def fail(self, at: str, wrong: str) -> NoReturn:
@@ -239,9 +167,7 @@ def _of_environment(environ: Mapping[str, str]) -> Source:
             continue
         if name not in variables:
             close = difflib.get_close_matches(name, variables, n=1)
-            hint = (
-                f"did you mean {close[0]}?" if close else f"allowed: {PREFIX} and a key such as {next(iter(variables))}"
-            )
+            hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(variables)}"
             raise ConfigError(f"{name}: unknown variable; {hint}")
         _put(raw, variables[name], environ[name])
     return Source(raw, _variable, Path(), text=True)

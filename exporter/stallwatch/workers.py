@@ -136,17 +136,21 @@ class Worker:
         await child.ended(None)
         self._leaving.discard(child)
 
-    async def close(self, grace: float = 0.5) -> None:
+    async def close(self, grace: float = 0.4) -> None:
         """End the child gently, and leave one that does not go: it ends by itself when its call returns."""
         if self._child:
             self._abandon(self._child, late=False)
-        if self._endings:
-            await asyncio.wait(self._endings, timeout=grace)
+        await self._settle(grace)
         for child in self._leaving:
             with suppress(ProcessLookupError):
                 child.process.terminate()
-        for ending in tuple(self._endings):
+        await self._settle(grace)
+        for ending in self._endings:
             ending.cancel()
+
+    async def _settle(self, within: float) -> None:
+        if self._endings:
+            await asyncio.wait(self._endings, timeout=within)
 
 
 class _Child:

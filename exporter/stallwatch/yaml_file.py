@@ -4,33 +4,44 @@ Its plain values, or one line that says where it is wrong. No line shows what a 
 YAML could not make sense of, since either may be a secret.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stallwatch.config import ConfigError
-from stallwatch.journal import redact
+from stallwatch.journal import HIDDEN, redact
 
 LARGEST_FILE = 1 << 20
 
 
 def shown_key(key: object) -> str:
-    return key if isinstance(key, str) and key.isidentifier() and len(key) <= 64 else shown(key)
+    """Name a key in an error: as it is where it looks like one of ours."""
+    if isinstance(key, str) and key.isascii() and key.replace("-", "_").isidentifier() and len(key) <= 64:
+        return key
+    return shown(key)
 
 
 def shown(value: object) -> str:
-    """Name a value in an error: one line, short, and nothing of what a mapping or list holds."""
-    names = {dict: "a mapping", list: "a list", type(None): "nothing", bytes: "binary data"}
-    if type(value) in names:
-        return names[type(value)]
-    if isinstance(value, bool):
-        return str(value).lower()
+    """Name a plain value in an error: one line, and short."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return str(value).lower() if isinstance(value, bool) else shown_kind(value)
     try:
-        shown = ascii(redact(value) if isinstance(value, str) else value)
+        text = ascii(_without_user(redact(value)) if isinstance(value, str) else value)
     except ValueError:  # more digits than Python writes
         return "a number that is too large"
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _without_user(text: str) -> str:
+    return re.sub(r"^\S*@", f"{HIDDEN}@", text)
+
+
+def shown_kind(value: object) -> str:
+    """Name only the kind of a value, which may hold anything."""
+    kinds = {dict: "a mapping", list: "a list", type(None): "nothing", str: "text", int: "a number", float: "a number"}
+    return kinds.get(type(value), "another kind of value")
 
 
 def read_yaml(path: Path) -> Any:
@@ -86,13 +97,14 @@ class _Loader(yaml.SafeLoader):
             problem = "an impossible number or date; quote it if it is text"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - as inherited
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Refuse a key that stands twice in one mapping."""
+        node = super().compose_mapping_node(anchor)
         seen = set()
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if key.value in seen:
-                problem = f"key {shown_key(key.value)} stands here twice"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+        for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    problem = f"key {shown_key(key.value)} stands here twice"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
                 seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
+        return node

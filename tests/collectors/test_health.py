@@ -16,9 +16,9 @@ from stallwatch.collectors.health import (
     HealthCollector,
     HealthReading,
     Probe,
-    ProbeSettings,
     families,
 )
+from stallwatch.config import ProbeSettings
 from stallwatch.snapshot import Failure, Launch, Moment, Process, Server
 
 SHORT = ProbeSettings(timeout=0.5)

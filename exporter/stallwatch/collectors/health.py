@@ -29,6 +29,7 @@ import aiohttp
 from yarl import URL
 
 from stallwatch import __version__
+from stallwatch.config import ProbeSettings
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "health"
@@ -59,16 +60,6 @@ _RESULT_OF_ERRNO = {
     errno.EPIPE: "reset",
 }
 _OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeSettings:
-    """How one server is probed; the default timeout leaves SGLang time for its own 503, which comes after 20 s."""
-
-    paths: tuple[str, ...] = ("/health",)
-    timeout: float = 25.0
-    api_key_file: str | None = None
-    ca_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

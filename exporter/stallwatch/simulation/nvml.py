@@ -16,11 +16,11 @@ is read at each call (no such file: driver not loaded). One statement per line; 
     gpu 0 process PID MIB               repeatable; MIB `unknown`: the driver cannot tell; `graphics` for the other list
 
 The names of calls stand without `_v3` and the like; `*` is every call. The ring holds 72 samples of 139 ms. What a line
-sets holds for the whole ring, also for samples older than the line; only bursts have a time.
+sets holds for the whole ring, also for older samples; only bursts have a time. Replace the file, do not write into it.
 """
 
-# The names are NVML's:
 # ruff: noqa: N802
+# (The names are NVML's.)
 
 import os
 import time
@@ -29,14 +29,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-NVML_GPU_UTILIZATION_SAMPLES = 1
-NVML_CLOCK_SM = 1
-NVML_TEMPERATURE_GPU = 0
-NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
-
-PERIOD_US = 139_000
-RING = 72
-MIB = 2**20
+NVML_GPU_UTILIZATION_SAMPLES, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 1, 230
+PERIOD_US, RING, MIB = 139_000, 72, 2**20
 
 NUMBERS = {  # call: key of its line, default, NVML's unit in that of the line
     "nvmlDeviceGetPowerUsage": ("power_watts", 70, 1000),
@@ -69,11 +63,16 @@ class Driver:
 
     NVMLError = NVMLError
 
-    def __init__(self, path: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._path = path
         self._clock = clock
+        self._sleep = sleep
         self._lines: list[list[str]] = []
-        self._text = ""
         self._starts = 0
         self._running = False
         self._energy: dict[int, tuple[float, float]] = {}
@@ -101,7 +100,9 @@ class Driver:
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle:
         """Return the handle of the GPU that `order` puts at this index."""
-        order = self._order() if self._read() else []
+        if not self._read():
+            raise NVMLError(9)
+        order = self._order()
         if not 0 <= index < len(order):
             raise NVMLError(2)
         self._enter("nvmlDeviceGetHandleByIndex", Handle(self._starts, order[index]))
@@ -167,9 +168,9 @@ class Driver:
     def nvmlDeviceGetFieldValues(self, handle: Handle, fields: list[int]) -> list[SimpleNamespace]:
         """Return the recovery action; other fields are not supported."""
         self._enter("nvmlDeviceGetFieldValues", handle)
-        action = SimpleNamespace(uiVal=int(self._number("recovery_action", 0, handle.gpu)))
-        known = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-        return [SimpleNamespace(nvmlReturn=0 if f == known else 3, valueType=1, value=action) for f in fields]
+        value = SimpleNamespace(uiVal=int(self._number("recovery_action", 0, handle.gpu)))
+        codes = (0 if field == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION else 3 for field in fields)
+        return [SimpleNamespace(nvmlReturn=code, valueType=1, value=value) for code in codes]
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Handle) -> list[SimpleNamespace]:
         """Return the `process` lines."""
@@ -185,9 +186,8 @@ class Driver:
         if not self._read():
             raise NVMLError(9)
         gpu = handle.gpu if handle else None
-        time.sleep(self._for_call("delay", call, gpu))
-        code = int(self._for_call("error", call, gpu))
-        if code:
+        self._sleep(self._for_call("delay", call, gpu))
+        if code := int(self._for_call("error", call, gpu)):
             raise NVMLError(code)
         if not self._running and call != "nvmlInit":
             raise NVMLError(1)
@@ -201,9 +201,7 @@ class Driver:
             text = Path(self._path or os.environ.get("STALLWATCH_FAKE_NVML", "")).read_text(encoding="utf-8")
         except OSError:
             return False
-        if text != self._text:
-            self._text = text
-            self._lines = [line.split("#")[0].split() for line in text.splitlines()]
+        self._lines = [line.split("#")[0].split() for line in text.splitlines()]
         return True
 
     def _all(self, key: str, gpu: int | None = None) -> Iterator[list[str]]:

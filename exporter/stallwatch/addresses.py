@@ -1,0 +1,103 @@
+"""Where may a server's port be probed?
+
+Only where one of its own processes listens, told by the inode of the socket, so that no title or flag of a foreign
+process can make us call somewhere else. While nobody listens, loopback shows the refusal.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stallwatch.procfs import Listener, Procfs
+
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (compared with what others bind to)
+_NAMES = {"localhost": "127.0.0.1", "": "127.0.0.1"}
+_MOST_REMEMBERED = 4096
+_MOST_PROCESSES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The literal address to probe, or why there is none; `listening` says that the server itself listens there."""
+
+    literal: str | None = None
+    absence: str = ""
+    listening: bool = False
+
+
+class Addresses:
+    """Finds the addresses of servers, and remembers whose socket is whose."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, tuple[int, int]] = {}
+        self._strangers: dict[int, tuple[int, ...]] = {}
+
+    def find(self, procfs: Procfs, pids: Sequence[int], host: str, port: int | None) -> Address:
+        """Return where to probe a server that consists of these processes and was told to listen there."""
+        if port is None:
+            return Address(absence="no_port: it has no port, or none that is known")
+        pids = pids[:_MOST_PROCESSES]
+        try:
+            if not pids or not _shares_our_network(procfs, pids[0]):
+                return Address(absence="other_network_namespace: it runs in another network namespace")
+            listeners = [listener for listener in procfs.listeners(pids[0]) if listener.port == port]
+            own = [listener for listener in listeners if self._owns(procfs, pids, listener.inode)]
+        except PermissionError:
+            return Address(absence="permission_denied: we may not see whether it listens on its port")
+        if own:
+            return Address(_literal(sorted(own, key=lambda one: ":" in one.address)[0]), listening=True)
+        return _silent(host, port, listeners, procfs)
+
+    def port_of(self, procfs: Procfs, pid: int) -> int | None:
+        """Return the port that a process listens on, where it listens on one and no more."""
+        try:
+            ports = {one.port for one in procfs.listeners(pid) if self._owns(procfs, (pid,), one.inode)}
+        except PermissionError:
+            return None
+        return ports.pop() if len(ports) == 1 else None
+
+    def _owns(self, procfs: Procfs, pids: Sequence[int], inode: int) -> bool:
+        link = f"socket:[{inode}]"
+        pid, descriptor = self._owners.get(inode, (0, 0))
+        if pid in pids and procfs.link(pid, f"fd/{descriptor}") == link:
+            return True
+        if self._strangers.get(inode) == tuple(pids):
+            return False
+        for pid, descriptor in _descriptors(procfs, pids):
+            if procfs.link(pid, f"fd/{descriptor}") == link:
+                self._remember(inode)
+                self._owners[inode] = (pid, descriptor)
+                return True
+        self._remember(inode)
+        self._strangers[inode] = tuple(pids)
+        return False
+
+    def _remember(self, inode: int) -> None:
+        if len(self._owners) + len(self._strangers) > _MOST_REMEMBERED:
+            self._owners.clear()
+            self._strangers.clear()
+        self._owners.pop(inode, None)
+        self._strangers.pop(inode, None)
+
+
+def _descriptors(procfs: Procfs, pids: Iterable[int]) -> Iterable[tuple[int, int]]:
+    return ((pid, descriptor) for pid in pids for descriptor in procfs.fds(pid))
+
+
+def _shares_our_network(procfs: Procfs, pid: int) -> bool:
+    theirs = procfs.link(pid, "ns/net")
+    return theirs is not None and theirs == procfs.link("self", "ns/net")
+
+
+def _literal(listener: Listener) -> str:
+    return ANY_ADDRESS.get(listener.address, listener.address)
+
+
+def _silent(host: str, port: int, listeners: Iterable[Listener], procfs: Procfs) -> Address:
+    host = _NAMES.get(host.strip("[]"), host.strip("[]"))
+    literal = ANY_ADDRESS.get(host, host)
+    loopback = literal == "::1" or (literal.startswith("127.") and literal.replace(".", "").isdecimal())
+    if not loopback and literal not in procfs.addresses():
+        return Address(absence="foreign_address: nobody listens yet, and its host is no address of this node")
+    if any(literal in (listener.address, _literal(listener)) for listener in listeners):
+        return Address(absence=f"port_taken: a process of another server listens on port {port}")
+    return Address(literal)

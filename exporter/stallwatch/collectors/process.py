@@ -1,0 +1,374 @@
+"""What do the processes of a server do: do they burn CPU, sleep, read, fault pages in, and in which state are they?
+
+Only files of /proc that answer while their process is wedged in the kernel are read: never cmdline, environ, maps or
+smaps, and so none of psutil's name(), cmdline(), environ() and memory_full_info(). A process that has gone, or whose
+pid now is another process, is absent from the reading.
+
+Reasons of failures: `permission_denied` (once per server; what cannot be read is None), `quarantined` and `unreadable`.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from stallwatch.procfs import TICKS_PER_SECOND, read_file
+from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
+
+NAME = "process"
+STATES = ("R", "S", "D", "Z", "T", "t", "X", "I")
+MISSING_RIGHT = "reading io and fd of another user's processes needs root and CAP_SYS_PTRACE"
+
+_Id = tuple[int, int]  # pid and start in ticks: pids are used again
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One process as it is now; what cannot be read is None."""
+
+    server: str
+    process: str
+    role: str
+    rank: str
+    pid: int
+    started: float  # seconds since boot
+    state: str
+    cpu_seconds: float
+    cpu_ratio: float | None  # cores since the look before, None at first sight
+    tree_cpu_seconds: float  # with all descendants, also those that have ended
+    threads: int
+    open_fds: int | None
+    resident_bytes: int
+    resident_file_bytes: int | None
+    rchar: int | None
+    read_bytes: int | None
+    write_bytes: int | None
+    minor_faults: int
+    major_faults: int
+    voluntary_switches: int  # of the main thread
+    involuntary_switches: int
+    wchan: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What all processes of a server have done together; these totals only grow, also when processes end."""
+
+    server: str
+    rchar: int | None
+    read_bytes: int | None
+    write_bytes: int | None
+    faults: int  # minor and major
+    resident_file_bytes: int | None  # now, of the server's own processes
+    compiler_cpu_seconds: float
+    compilers: int  # now
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading(Reading):
+    """All processes of all servers on this node."""
+
+    processes: tuple[ProcessSample, ...]
+    trees: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    at: float
+    id: _Id
+    parent: int
+    state: str
+    cpu: int  # ticks
+    reaped_cpu: int
+    minor_faults: int
+    major_faults: int
+    reaped_faults: int
+
+    @classmethod
+    def parse(cls, text: bytes, at: float) -> "_Stat":
+        pid, _, rest = text.partition(b" ")
+        part = rest.rpartition(b")")[2].split()  # a process may have spaces and brackets in its name
+        state, parent = part[0].decode(), int(part[1])
+        minor, minor_reaped, major, major_reaped, user, system, user_reaped, system_reaped = map(int, part[7:15])
+        ours, reaped = user + system, user_reaped + system_reaped
+        identity = (int(pid), int(part[19]))
+        return cls(at, identity, parent, state, ours, reaped, minor, major, minor_reaped + major_reaped)
+
+
+@dataclass(slots=True)
+class _Total:
+    """A sum over the processes of a tree that does not fall when one ends, nor count twice what its parent inherits."""
+
+    value: int = 0
+    _last: dict[_Id, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, stats: Iterable[_Stat], value_of: Callable[[_Stat], int | None]) -> int:
+        now: dict[_Id, tuple[int, int]] = {}
+        for stat in stats:
+            value, (_, before) = value_of(stat), self._last.get(stat.id, (0, 0))
+            now[stat.id] = (stat.parent, before if value is None else value)
+        alive = {pid for pid, _ in now}
+        gained = sum(value - self._last.get(key, (0, 0))[1] for key, (_, value) in now.items())
+        ended = (self._last[key] for key in self._last.keys() - now.keys())
+        inherited = sum(value for parent, value in ended if parent in alive)
+        self.value += max(0, gained - inherited)
+        self._last = now
+        return self.value
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one look leaves for the next."""
+
+    stats: dict[int, _Stat] = field(default_factory=dict)
+    handles: dict[_Id, psutil.Process] = field(default_factory=dict)
+    totals: dict[tuple[Any, ...], _Total] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One pass over all processes: reads each file once and keeps what the next pass needs."""
+
+    procfs: str
+    note: Callable[[str], None]
+    clock: Callable[[], float]
+    skip: frozenset[str]
+    before: _Memory
+    after: _Memory = field(default_factory=_Memory)
+    ios: dict[int, dict[str, int]] = field(default_factory=dict)
+    denied: bool = False
+    failures: list[Failure] = field(default_factory=list)
+
+    def server(self, target: dict[str, Any]) -> tuple[list[ProcessSample], Tree | None]:
+        """Read one server."""
+        name, self.denied = target["server"], False
+        entries = [entry for entry in target["processes"] if self._is_there(name, entry)]
+        pids = {pid for entry in entries for pid in (entry["pid"], *entry["tree"])}
+        for pid in pids:
+            self._stat(name, pid)
+        samples = [sample for entry in entries if (sample := self._sample(name, entry))]
+        tree = self._tree(name, entries, pids, samples) if samples else None
+        if self.denied:
+            self.failures.append(Failure(NAME, "permission_denied", MISSING_RIGHT, name))
+        return samples, tree
+
+    def _is_there(self, server: str, entry: dict[str, Any]) -> bool:
+        stat = self._stat(server, entry["pid"])
+        return stat is not None and stat.id[1] == entry["start_ticks"]
+
+    def _stat(self, server: str, pid: int) -> _Stat | None:
+        if pid not in self.after.stats and (stat := self._read_stat(server, pid)):
+            self.after.stats[pid] = stat
+        return self.after.stats.get(pid)
+
+    def _read_stat(self, server: str, pid: int) -> _Stat | None:
+        if f"pid {pid}" in self.skip:
+            self._fail("quarantined", f"pid {pid}", server)
+            return self.before.stats.get(pid)  # so that its part of the totals stands still
+        text = self._read(server, pid, "stat")
+        return _Stat.parse(text, self.clock()) if text else None
+
+    def _read(self, server: str, pid: int, file: str) -> bytes:
+        """Return what the file holds, nothing where the process has gone or may not be read."""
+        self.note(f"pid {pid}")
+        try:
+            return read_file(f"{self.procfs}/{pid}/{file}", 65536)
+        except (FileNotFoundError, ProcessLookupError):
+            return b""
+        except PermissionError:
+            self.denied = True
+        except OSError as error:
+            self._fail("unreadable", f"pid {pid} {file}: {error.strerror}", server)
+        return b""
+
+    def _fail(self, reason: str, detail: str, server: str) -> None:
+        failure = Failure(NAME, reason, detail, server)
+        if failure not in self.failures:
+            self.failures.append(failure)
+
+    def _io(self, server: str, pid: int) -> dict[str, int]:
+        if pid not in self.ios:
+            text = b"" if f"pid {pid}" in self.skip else self._read(server, pid, "io")
+            pairs = (line.decode().split(": ") for line in text.splitlines())
+            self.ios[pid] = {name: int(value) for name, value in pairs}
+        return self.ios[pid]
+
+    def _members(self, roots: set[int], pids: Iterable[int]) -> list[_Stat]:
+        """Return who is there and still belongs to the tree: the pid of one that ended may be a stranger's now."""
+        group = roots | set(pids)
+        stats = (self.after.stats.get(pid) for pid in group)
+        return [stat for stat in stats if stat and (stat.id[0] in roots or stat.parent in group)]
+
+    def _total(self, key: tuple[Any, ...]) -> _Total:
+        return self.after.totals.setdefault(key, self.before.totals.get(key) or _Total())
+
+    def _sample(self, server: str, entry: dict[str, Any]) -> ProcessSample | None:
+        pid, stat = entry["pid"], self.after.stats[entry["pid"]]
+        tree_cpu = self._total((server, "cpu", stat.id)).add(self._members({pid}, entry["tree"]), _cpu)
+        facts = None if f"pid {pid}" in self.skip else self._facts(server, stat)
+        if facts is None:
+            return None
+        status, io = self._read(server, pid, "status"), self._io(server, pid)
+        _, found, file_kib = status.partition(b"RssFile:")
+        wchan = self._read(server, pid, "wchan").decode()
+        return ProcessSample(
+            server=server,
+            process=entry["name"],
+            role=entry["role"],
+            rank=entry["rank"],
+            pid=pid,
+            started=entry["started"],
+            state=stat.state,
+            cpu_seconds=stat.cpu / TICKS_PER_SECOND,
+            cpu_ratio=self._cpu_ratio(stat),
+            tree_cpu_seconds=tree_cpu / TICKS_PER_SECOND,
+            resident_file_bytes=int(file_kib.split()[0]) * 1024 if found else None,
+            rchar=io.get("rchar"),
+            read_bytes=io.get("read_bytes"),
+            write_bytes=io.get("write_bytes"),
+            minor_faults=stat.minor_faults,
+            major_faults=stat.major_faults,
+            wchan=None if wchan in {"", "0"} else wchan,
+            **facts,
+        )
+
+    def _facts(self, server: str, stat: _Stat) -> dict[str, Any] | None:
+        """Return what psutil reads, None where the process has gone meanwhile."""
+        pid = stat.id[0]
+        self.note(f"pid {pid}")
+        try:
+            handle = self.before.handles.get(stat.id) or psutil.Process(pid)
+            self.after.handles[stat.id] = handle
+            with handle.oneshot():
+                switches = handle.num_ctx_switches()
+                return {
+                    "threads": handle.num_threads(),
+                    "resident_bytes": handle.memory_info().rss,
+                    "voluntary_switches": switches.voluntary,
+                    "involuntary_switches": switches.involuntary,
+                    "open_fds": None if stat.state == "Z" else self._open_fds(handle),
+                }
+        except psutil.NoSuchProcess:
+            return None
+        except psutil.AccessDenied:
+            self.denied = True
+        except OSError as error:
+            self._fail("unreadable", f"pid {pid}: {error.strerror}", server)
+        return None
+
+    def _open_fds(self, handle: psutil.Process) -> int | None:
+        try:
+            return handle.num_fds()
+        except psutil.AccessDenied:
+            self.denied = True
+            return None
+
+    def _cpu_ratio(self, stat: _Stat) -> float | None:
+        before = self.before.stats.get(stat.id[0])
+        if before is None or before.id != stat.id or before.at >= stat.at:
+            return None
+        return max(0, stat.cpu - before.cpu) / TICKS_PER_SECOND / (stat.at - before.at)
+
+    def _tree(self, server: str, entries: list[dict[str, Any]], pids: set[int], samples: list[ProcessSample]) -> Tree:
+        members = self._members({entry["pid"] for entry in entries}, pids)
+        compiler_pids = {pid for entry in entries for pid in entry["compilers"]}
+        compilers = [stat for stat in members if stat.id[0] in compiler_pids]
+        file_bytes = [sample.resident_file_bytes for sample in samples if sample.resident_file_bytes is not None]
+
+        def transferred(kind: str) -> int | None:
+            total = self._total((server, kind)).add(members, lambda one: self._io(server, one.id[0]).get(kind))
+            known = any(kind in self._io(server, one.id[0]) for one in members)
+            return total if known and not self.denied else None
+
+        return Tree(
+            server,
+            transferred("rchar"),
+            transferred("read_bytes"),
+            transferred("write_bytes"),
+            self._total((server, "faults")).add(members, _faults),
+            sum(file_bytes) if file_bytes else None,
+            self._total((server, "compilers")).add(compilers, _cpu) / TICKS_PER_SECOND,
+            sum(stat.state != "Z" for stat in compilers),
+        )
+
+
+def _cpu(stat: _Stat) -> int:
+    return stat.cpu + stat.reaped_cpu
+
+
+def _faults(stat: _Stat) -> int:
+    return stat.minor_faults + stat.major_faults + stat.reaped_faults
+
+
+def reader(
+    options: Mapping[str, str], note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[ProcessReading, tuple[Failure, ...]]]:
+    """Return the function that reads the processes of these servers, again and again."""
+    procfs = options.get("procfs", "/proc")
+    psutil.PROCFS_PATH = procfs
+    memory = _Memory()
+
+    def read(targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[ProcessReading, tuple[Failure, ...]]:
+        nonlocal memory
+        look = _Look(procfs, note, clock, skip, memory)
+        found = [look.server(target) for target in targets]
+        memory = look.after
+        samples = tuple(sample for samples, _ in found for sample in samples)
+        trees = tuple(tree for _, tree in found if tree)
+        return ProcessReading(clock(), samples, trees), tuple(look.failures)
+
+    return read
+
+
+def target(server: Server) -> dict[str, Any] | None:
+    """Return what the worker needs to know of a server."""
+    fields = ("pid", "start_ticks", "name", "role", "rank", "started", "tree", "compilers")
+    processes = [{name: getattr(process, name) for name in fields} for process in server.processes]
+    return {"server": server.name, "processes": processes} if processes else None
+
+
+def families(readings: Sequence[ProcessReading], moment: Moment) -> Iterable[Family]:
+    """State what each process does."""
+    samples = [sample for reading in readings for sample in reading.processes]
+
+    def family(name: str, text: str, value_of: Callable[[ProcessSample], float | None]) -> Family:
+        values = (((sample.server, sample.process), value_of(sample)) for sample in samples)
+        known = tuple((keys, float(value)) for keys, value in values if value is not None)
+        kind = "counter" if name.endswith("_total") else "gauge"
+        return Family(f"stallwatch_process_{name}", text, kind, ("server", "process"), known)
+
+    def family_by(label: str, name: str, text: str, values_of: Callable[[ProcessSample], dict[str, float]]) -> Family:
+        values = (
+            ((sample.server, sample.process, member), float(value))
+            for sample in samples
+            for member, value in values_of(sample).items()
+        )
+        kind = "counter" if name.endswith("_total") else "gauge"
+        return Family(f"stallwatch_process_{name}", text, kind, ("server", "process", label), tuple(values))
+
+    yield family("cpu_seconds_total", "CPU time of the process itself.", lambda one: one.cpu_seconds)
+    yield family("cpu_ratio", "Cores that the process used between the last two looks.", lambda one: one.cpu_ratio)
+    text = "CPU time of the process and all its descendants, those that have ended included."
+    yield family("tree_cpu_seconds_total", text, lambda one: one.tree_cpu_seconds)
+    yield family("threads", "Threads of the process.", lambda one: one.threads)
+    yield family("open_fds", "Open file descriptors; absent without the right to count them.", lambda one: one.open_fds)
+    text = "Resident memory; pages shared with other processes are counted in each of them, once per process."
+    yield family("resident_memory_bytes", text, lambda one: one.resident_bytes)
+    text = "Resident pages of mapped files, such as weights; shared ones are counted in each process."
+    yield family("resident_file_bytes", text, lambda one: one.resident_file_bytes)
+    text = "Bytes read from storage; absent without the right to see them."
+    yield family("read_bytes_total", text, lambda one: one.read_bytes)
+    text = "Minor and major page faults."
+    yield family("page_faults_total", text, lambda one: one.minor_faults + one.major_faults)
+    text = "When the process was started."
+    yield family("start_time_seconds", text, lambda one: moment.unix_of_boottime(one.started))
+    yield family_by(
+        "kind",
+        "context_switches_total",
+        "Context switches of the main thread.",
+        lambda one: {"voluntary": one.voluntary_switches, "involuntary": one.involuntary_switches},
+    )
+    text = "State of the main thread: one of these is 1."
+    yield family_by("state", "state", text, lambda one: {state: state == one.state for state in STATES})

@@ -1,0 +1,180 @@
+"""Which inference servers run on this node?
+
+Schedulers are found by title; the launcher above them has the flags. Nothing of a command line but the fields of `Launch`
+leaves this module, since keys stand there. Failure reasons: `procfs_unreadable` (no /proc at all), `config_unreadable`
+(the file that a launcher's `--config` names), `quarantined` (a read that hung before is not tried).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from stallwatch.addresses import Addresses
+from stallwatch.engines import Identity, engine_named
+from stallwatch.engines.engine import LAUNCHER, OTHER, SCHEDULER, SPAWNING
+from stallwatch.facts import FactsKeeper
+from stallwatch.grouping import Group, Grouping
+from stallwatch.log_source import LogSources, absent
+from stallwatch.procfs import Procfs
+from stallwatch.snapshot import Failure, Launch, Process, Reading, Server
+from stallwatch.table import Entry, ProcessTable, boottime
+
+NAME = "discovery"
+
+Roles = Sequence[tuple[Entry, Identity]]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryReading(Reading):
+    """The servers that were found."""
+
+    servers: tuple[Server, ...] = ()
+
+
+def reader(
+    options: Mapping[str, str], note: Callable[[str], None]
+) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[DiscoveryReading, tuple[Failure, ...]]]:
+    """Return a function that looks for servers."""
+    return Discovery(Procfs(options.get("procfs", "/proc"), note)).read
+
+
+def target(server: Server) -> dict[str, Any]:
+    """Say what is known of a server, so that a new worker sorts its processes as the old one did."""
+    return {
+        "engine": server.engine,
+        "launch": asdict(server.launch),
+        "expected": server.expected_schedulers,
+        "processes": [[p.pid, p.start_ticks, p.role, p.name, p.rank] for p in server.processes],
+    }
+
+
+class Discovery:
+    """Looks for servers again and again."""
+
+    def __init__(self, procfs: Procfs, clock: Callable[[], float] = boottime) -> None:
+        self._procfs = procfs
+        self._table = ProcessTable(clock)
+        self._grouping = Grouping()
+        self._logs = LogSources(self._table, clock)
+        self._addresses = Addresses()
+        self._facts = FactsKeeper(self._addresses.port_of)
+        self._is_fresh = True
+
+    def read(self, targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[DiscoveryReading, tuple[Failure, ...]]:
+        """Return the servers of this moment."""
+        procfs = replace(self._procfs, skip=skip)
+        if self._is_fresh:
+            self._remember(targets)
+            self._is_fresh = False
+        try:
+            self._table.look(procfs)
+        except OSError as error:
+            failure = Failure(NAME, "procfs_unreadable", f"{procfs.root}: {error.strerror}")
+            return DiscoveryReading(time.monotonic()), (failure,)
+        groups = self._grouping.groups(self._table)
+        found = [one for group in groups if (one := self._server(procfs, group))]
+        self._facts.forget_others({group.key for group in groups})
+        self._logs.forget_others(frozenset(pid for group in groups for pid in group.members))
+        servers = named([server for server, _ in found])
+        failures = (
+            replace(failure, server=server.name)
+            for server, (_, some) in zip(servers, found, strict=True)
+            for failure in some
+        )
+        return DiscoveryReading(time.monotonic(), servers), (*failures, *self._skipped(procfs))
+
+    def _remember(self, targets: Iterable[dict[str, Any]]) -> None:
+        for known in targets:
+            processes = known.get("processes", ())
+            launcher = next((process for process in processes if process[2] == LAUNCHER), None)
+            for pid, ticks, role, name, rank in processes:
+                identity = Identity(known["engine"], role, name.partition("#")[0], rank)
+                self._table.remembered[pid, ticks] = identity
+            if launcher:
+                key = (LAUNCHER, launcher[0], launcher[1])
+                self._facts.remember(key, Launch(**known["launch"]), known["expected"])
+                for pid, ticks, *_ in processes:
+                    self._grouping.remember((pid, ticks), key)
+
+    def _server(self, procfs: Procfs, group: Group) -> tuple[Server, list[Failure]] | None:
+        engine = engine_named(group.engine)
+        members = list(group.members.values())
+        facts, failures = self._facts.of(procfs, engine, group)
+        settled = engine.settle(facts.launch, [identity for _, identity in members])
+        roles = [(entry, identity) for (entry, _), identity in zip(members, settled, strict=True)]
+        if group.launcher is None and not any(identity.role == SCHEDULER for _, identity in roles):
+            return None
+        processes = self._processes(roles, facts.expected)
+        alive = [process for process in processes if not group.members[process.pid][0].is_zombie]
+        writers = _first(alive, LAUNCHER) + _first(alive, SCHEDULER)
+        log = self._logs.find(procfs, writers, engine.log_fds) if writers else absent("closed")
+        if log.absence.startswith("quarantined"):
+            failures.append(Failure(NAME, "quarantined", "its log"))
+        tree = alive[0].tree if alive[0].role == LAUNCHER else ()
+        pids = list(dict.fromkeys((*(process.pid for process in alive), *tree)))
+        address = self._addresses.find(procfs, pids, facts.launch.host, facts.launch.port)
+        server = Server(
+            name=f"{engine.name}:{facts.launch.port or 'embedded'}",
+            engine=engine.name,
+            launch=facts.launch,
+            processes=processes,
+            version=facts.version,
+            expected_schedulers=facts.expected,
+            log_path=log.path,
+            log_absence=log.absence,
+            address=address.literal,
+            address_absence=address.absence,
+            listening=address.listening,
+            cuda_visible_devices=facts.visible_devices,
+            container_id=facts.container_id,
+            pod_uid=facts.pod_uid,
+        )
+        return server, failures
+
+    def _processes(self, roles: Roles, expected: int | None) -> tuple[Process, ...]:
+        ranks = sum(identity.role == SCHEDULER for _, identity in roles)
+        complete = expected is not None and ranks >= expected
+        names = Counter(identity.name for _, identity in roles)
+        processes = []
+        for entry, identity in roles:
+            # Once all ranks are there, a child that never titles itself is something else than a rank to come.
+            role = OTHER if identity.role == SPAWNING and complete else identity.role
+            name = identity.name if names[identity.name] == 1 else f"{identity.name}#{entry.stat.pid}"
+            processes.append(self._process(entry, role, name, identity.rank))
+        return tuple(sorted(processes, key=_order))
+
+    def _process(self, entry: Entry, role: str, name: str, rank: str) -> Process:
+        below = list(self._table.descendants(entry.stat.pid)) if role in (LAUNCHER, SCHEDULER) else []
+        tree = tuple(sorted(one.stat.pid for one in below))
+        compilers = tuple(sorted(one.stat.pid for one in below if one.kind.compiler))
+        return Process(*entry.stat.identity, entry.stat.started, role, name, rank, tree, compilers)
+
+    def _skipped(self, procfs: Procfs) -> list[Failure]:
+        pids = (pid for pid in self._table.entries if procfs.is_skipped(pid)) if procfs.skip else ()
+        return [Failure(NAME, "quarantined", f"pid {pid}") for pid in pids]
+
+
+def named(servers: Sequence[Server]) -> tuple[Server, ...]:
+    """Give each server a name that no other on the node has: its container or its launcher follows where needed."""
+    names = Counter(server.name for server in servers)
+    homes = Counter((server.name, server.container_id) for server in servers)
+    return tuple(
+        server if names[server.name] == 1 else _distinguished(server, homes[server.name, server.container_id] == 1)
+        for server in servers
+    )
+
+
+def _distinguished(server: Server, is_alone_in_container: bool) -> Server:  # noqa: FBT001  (an inner step of named)
+    if is_alone_in_container and server.container_id:
+        return replace(server, name=f"{server.name}@{server.container_id[:12]}")
+    return replace(server, name=f"{server.name}#{server.processes[0].pid}")
+
+
+def _first(processes: Iterable[Process], role: str) -> list[int]:
+    return [process.pid for process in processes if process.role == role][:1]
+
+
+def _order(process: Process) -> tuple[bool, bool, int, str]:
+    return process.role != LAUNCHER, process.role != SCHEDULER, len(process.name), process.name

@@ -1,0 +1,111 @@
+"""What is read once in the life of a server: its flags, version, environment and container?"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from stallwatch.engines import Engine
+from stallwatch.engines.engine import LAUNCHER, Argv, clean
+from stallwatch.grouping import Group, Key
+from stallwatch.procfs import Procfs
+from stallwatch.snapshot import Failure, Launch
+from stallwatch.surroundings import VARIABLES, QuarantinedError, config_text, version
+
+COLLECTOR = "discovery"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a server from around its launcher; `expected` is None where its flags do not tell."""
+
+    launch: Launch = field(default_factory=Launch)
+    expected: int | None = None
+    version: str = ""
+    visible_devices: str | None = None
+    container_id: str = ""
+    pod_uid: str = ""
+
+
+class FactsKeeper:
+    """Reads the facts of each server once; what could not be read is tried again at the next look."""
+
+    def __init__(self, port_of: Callable[[Procfs, int], int | None]) -> None:
+        self._port_of = port_of
+        self._facts: dict[Key, Facts] = {}
+        self._launches: dict[Key, tuple[Launch, int | None]] = {}
+
+    def remember(self, key: Key, launch: Launch, expected: int | None) -> None:
+        """Learn the flags of a server whose launcher may be gone, or cannot be read any more."""
+        self._launches[key] = (launch, expected)
+
+    def forget_others(self, keys: Collection[Key]) -> None:
+        """Drop what is known of all other servers."""
+        self._facts = {key: facts for key, facts in self._facts.items() if key in keys}
+        self._launches = {key: known for key, known in self._launches.items() if key in keys}
+
+    def of(self, procfs: Procfs, engine: Engine, group: Group) -> tuple[Facts, list[Failure]]:
+        """Return the facts of one server, and what could not be read of them."""
+        known = self._facts.get(group.key)
+        failures: list[Failure] = []
+        if known is None:
+            known = self._read(procfs, engine, group, failures)
+            if not failures:
+                self._facts[group.key] = known
+        if group.launcher and not group.launcher.kind.argv and known.launch.port is None:
+            port = self._port_of(procfs, group.launcher.stat.pid)
+            known = replace(known, launch=replace(known.launch, port=port))
+            if port:
+                self._facts[group.key] = known
+        return known, failures
+
+    def _read(self, procfs: Procfs, engine: Engine, group: Group, failures: list[Failure]) -> Facts:
+        pid = group.launcher.stat.pid if group.launcher else min(group.members)
+        argv = group.flags.kind.argv if group.flags else ()
+        launch, expected = self._launch(procfs, engine, group, failures)
+        variables = procfs.environ(pid, VARIABLES) if argv else {}
+        found = _version(procfs, engine, pid, argv, variables, failures)
+        visible = variables.get("CUDA_VISIBLE_DEVICES")
+        container_id, pod_uid = procfs.container(pid)
+        if procfs.is_skipped(pid):
+            failures.append(Failure(COLLECTOR, "quarantined", f"pid {pid}"))
+        return Facts(
+            launch, expected, found, clean(visible, 1000) if visible is not None else None, container_id, pod_uid
+        )
+
+    def _launch(
+        self, procfs: Procfs, engine: Engine, group: Group, failures: list[Failure]
+    ) -> tuple[Launch, int | None]:
+        if group.flags is None:
+            return self._launches.get(group.key, (Launch(), None))
+        argv, pid = group.flags.kind.argv, group.flags.stat.pid
+        try:
+            launch = engine.launch(argv, lambda path: config_text(procfs, pid, path))
+        except QuarantinedError as error:
+            failures.append(Failure(COLLECTOR, "quarantined", f"configuration of pid {pid}: {error}"))
+            launch = _without_config(engine, argv)
+        except ValueError as error:
+            failures.append(Failure(COLLECTOR, "config_unreadable", f"configuration of pid {pid}: {_words(error)}"))
+            launch = _without_config(engine, argv)
+        if group.flags is not group.launcher:
+            launch = replace(
+                launch, port=None, dp_size=1
+            )  # the router counts the replicas, and gives each its own port
+        return launch, engine.expected(launch, argv)
+
+
+def _without_config(engine: Engine, argv: Argv) -> Launch:
+    return engine.launch(argv, lambda _path: "{}")
+
+
+def _words(error: ValueError) -> str:
+    # Only our own words: an error of the decoder or of YAML quotes the file.
+    return str(error) if type(error) is ValueError else type(error).__name__
+
+
+def _version(
+    procfs: Procfs, engine: Engine, pid: int, argv: Argv, variables: dict[str, str], failures: list[Failure]
+) -> str:
+    try:
+        return version(procfs, pid, engine.name, argv, variables)
+    except QuarantinedError as error:
+        failures.append(Failure(COLLECTOR, "quarantined", f"version of pid {pid}: {error}"))
+        return ""

@@ -1,0 +1,203 @@
+"""What does a piece of log hold?
+
+Speed is the point: a busy server writes batches and access lines by the thousand, so these are counted by operations
+over the whole piece, and only telling lines cost Python code. That is why each search begins with a short fixed text.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from stallwatch import markers
+from stallwatch.markers import Marker
+
+_RANKS = (
+    re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?((?: [A-Z_]+\d+)+)\]"),
+    re.compile(rb"\((?:Vllm)?Worker(?:Proc)?[_ ]([A-Z]+\d+(?:_[A-Z]+\d+)*) pid="),
+)
+_STAMP = re.compile(rb"(?:(\d{4})-|[A-Z] )(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)")
+_BAR = re.compile(rb"\| *(\d+)/(\d+) \[(?:(\d+):)?(\d+):(\d\d)<")
+_ACCESS = re.compile(rb' - "[A-Z]+ [^"\n]* HTTP/\d[^\n]*')
+_DECODE = re.compile(rb"Decode batch(?:[.,]| \[\d+\],) #")
+_PREFILL = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #")
+# A health probe asks for one token behind a prompt of one; several that wait make one batch.
+_PROBE = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #new-seq: (\d+), #new-token: \1, #cached-token: 0,")
+_THROUGHPUT = re.compile(rb"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s")
+_VERSION = re.compile(rb"(?:engine \(v|server version |\xe2\x96\x88 +version )(\d[\w.+-]*)")
+_FOREIGN_TEXTS = tuple(text.encode() for text in markers.FOREIGN)
+_FOREIGN = re.compile(b"(%b)[^\n]*" % b"|".join(map(re.escape, _FOREIGN_TEXTS)))
+_BAR_TEXTS = tuple((text.encode(), marker) for marker in markers.BARS for text in marker.texts)
+_WEAKER = ("other", "heartbeat", "progress", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One telling line: what it means, where in the piece it begins, which rank wrote it."""
+
+    marker: Marker
+    start: int
+    end: int
+    rank: str = ""
+    ratio: float | None = None  # how far a bar is
+    elapsed: float = 0.0  # seconds since the bar began
+    written: float | None = None  # what the clock of the log said, where that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a piece of log holds: lines by kind, errors by kind, and its telling lines in their order.
+
+    Of the lines that come by the thousand (batches, probes) only the last one is among the marks.
+    """
+
+    lines: Counter[str]
+    errors: Counter[str]
+    marks: tuple[Mark, ...]
+    version: str = ""
+    last_written: float | None = None  # when its last line was written, by the clock of the log
+
+
+class Scanner:
+    """Reads one server's log piece by piece, whole lines each; remembers how far the bars were."""
+
+    def __init__(self, engine: str) -> None:
+        self._tables = _tables(engine)
+        self._bars: dict[str, int] = {}
+
+    def forget_bars(self) -> None:
+        """Let the bars start from zero, for a server that starts anew."""
+        self._bars.clear()
+
+    def scan(self, data: bytes, *, dated: bool = False) -> Found:
+        """Tell what these lines hold, each ended by a newline and none empty; `dated` asks for the times they state."""
+        if any(text in data for text in _FOREIGN_TEXTS):
+            data = _FOREIGN.sub(rb"\1", data)
+        rare = [*self._telling(data), *self._rising(data), *_throughput(data)]
+        lines = _lines(data, rare)
+        errors = Counter(mark.marker.error for mark in rare if mark.marker.error)
+        marks = sorted([*rare, *_last_batches(data, lines)], key=lambda mark: mark.start)
+        version = _VERSION.search(data) if b"ersion " in data or b"engine (v" in data else None
+        found = Found(lines, errors, tuple(marks), version[1].decode() if version else "")
+        return _dated(data, found) if dated else found
+
+    def _telling(self, data: bytes) -> Iterator[Mark]:
+        for table in self._tables:
+            for at, marker in table.find(data):
+                yield _mark(data, at, marker)
+
+    def _rising(self, data: bytes) -> Iterator[Mark]:
+        """Find the bars that are further than they were when last drawn."""
+        if b"it/s]" not in data and b"s/it]" not in data:
+            return
+        for bar in _BAR.finditer(data):
+            words = data[data.rfind(b"\n", 0, bar.start()) + 1 : bar.start()]
+            marker = next((marker for text, marker in _BAR_TEXTS if text in words), None)
+            if marker is None:
+                continue
+            count, total, hours, minutes, seconds = (int(part or 0) for part in bar.groups())
+            rose = count > self._bars.get(marker.word, 0)
+            self._bars[marker.word] = count
+            if rose:
+                elapsed = hours * 3600.0 + minutes * 60 + seconds
+                mark = _mark(data, bar.start(), marker)
+                yield replace(mark, ratio=min(1.0, count / max(total, 1)), elapsed=elapsed)
+
+
+class _Table:
+    """Finds the texts of one table that follow a short fixed text, unless something common follows it."""
+
+    def __init__(self, before: bytes, common: bytes, table: tuple[Marker, ...]) -> None:
+        self._each = [(re.compile(_pattern(text)), marker) for marker in table for text in marker.texts]
+        every = b"|".join(pattern.pattern for pattern, _ in self._each)
+        self._any = re.compile(b"%b(?!%b)(?=%b)" % (before, common, every))
+
+    def find(self, data: bytes) -> Iterator[tuple[int, Marker]]:
+        for match in self._any.finditer(data):
+            yield match.start(), next(marker for text, marker in self._each if text.match(data, match.end()))
+
+
+def _pattern(text: str) -> bytes:
+    return re.escape(text).replace(r"\*\*", r"[^\n]{0,400}?").replace(r"\*", r"[^\n]{0,60}?").encode()
+
+
+def _tables(engine: str) -> tuple[_Table, ...]:
+    own = {"sglang": markers.SGLANG, "vllm": markers.VLLM}.get(engine, markers.SGLANG + markers.VLLM)
+    started = markers.STARTED.get(engine, markers.STARTED["sglang"])
+    return (
+        _Table(rb"\] ", rb"Decode b|Prefill b|INFO: ", (*own, *markers.TORCH)),
+        _Table(rb"INFO:     ", rb"\d", (*markers.UVICORN, started)),
+        _Table(rb"ERROR:    ", rb"\d", markers.UVICORN),
+        _Table(rb"Error: ", rb"\d", markers.EXCEPTIONS),
+    )
+
+
+def _mark(data: bytes, at: int, marker: Marker) -> Mark:
+    start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+    before = data[start : at + 1]
+    ranks = [rank for pattern in _RANKS for rank in pattern.findall(before)]
+    rank = ranks[-1].decode().strip().replace(" ", "_") if ranks else ""
+    return Mark(marker, start, end if end >= 0 else len(data), rank)
+
+
+def _throughput(data: bytes) -> Iterator[Mark]:
+    for match in _THROUGHPUT.finditer(data):
+        moved = any(float(rate) > 0 for rate in match.groups())
+        yield _mark(data, match.start(), markers.THROUGHPUT if moved else markers.NO_THROUGHPUT)
+
+
+def _lines(data: bytes, rare: list[Mark]) -> Counter[str]:
+    """Count the lines of each kind; a line that says several things counts once, for the gravest."""
+    kinds: dict[int, str] = {}
+    for mark in rare:
+        kinds[mark.start] = max(mark.marker.kind, kinds.get(mark.start, "other"), key=_WEAKER.index)
+    prefills, probes = len(_PREFILL.findall(data)), len(_PROBE.findall(data))
+    lines = Counter(kinds.values())
+    lines["progress"] += len(_DECODE.findall(data)) + prefills - probes
+    lines["heartbeat"] += probes
+    lines["access"] += len(_ACCESS.findall(data))
+    told = lines.total() - lines["other"]
+    lines["other"] = max(0, data.count(b"\n") - told)
+    return lines
+
+
+def _last_batches(data: bytes, lines: Counter[str]) -> Iterator[Mark]:
+    if (at := _last(data, b"Decode batch", _DECODE)) >= 0:
+        yield _mark(data, at, markers.DECODE)
+    if (at := _last(data, b"Prefill batch", _PREFILL, unlike=_PROBE)) >= 0:
+        yield _mark(data, at, markers.PREFILL)
+    if lines["heartbeat"] and (at := _last(data, b"Prefill batch", _PROBE)) >= 0:
+        yield _mark(data, at, markers.PROBE)
+
+
+def _last(data: bytes, text: bytes, like: re.Pattern[bytes], unlike: re.Pattern[bytes] | None = None) -> int:
+    at = len(data)
+    while (at := data.rfind(text, 0, at)) >= 0:
+        if like.match(data, at) and not (unlike and unlike.match(data, at)):
+            break
+    return at
+
+
+def _dated(data: bytes, found: Found) -> Found:
+    marks = tuple(replace(mark, written=_time(data, mark.end, mark.elapsed)) for mark in found.marks)
+    return replace(found, marks=marks, last_written=_time(data, len(data)))
+
+
+def _time(data: bytes, end: int, elapsed: float = 0.0) -> float | None:
+    """Return the time that the last line before `end` which states one states; a bar adds how long it has run since."""
+    while end > 0:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        stamp = _STAMP.search(data, start, min(end, start + 200))
+        if stamp and (seconds := _seconds(stamp)) is not None:
+            return seconds + elapsed
+        end = start
+    return None
+
+
+def _seconds(stamp: re.Match[bytes]) -> float | None:
+    year, month, day, hour, minute, second = (int(part or 2000) for part in stamp.groups())  # vLLM states no year
+    try:  # as if it were UTC: only differences are ever used
+        return datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,33 @@
+"""How do tests get an NVML on a machine without GPUs?
+
+`build` compiles the real library stand-in for what goes through `pynvml`; `write_state` says what it, or the pure Python
+stand-in, plays. The statements are listed in exporter/stallwatch/simulation/nvml.py.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "nvml" / "fake_nvml.c"
+
+
+def build(directory: Path) -> Path:
+    """Compile libnvidia-ml.so.1 into the directory, once, and return the directory for LD_LIBRARY_PATH."""
+    library = directory / "libnvidia-ml.so.1"
+    if not library.exists():
+        options = ["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
+        subprocess.run(["gcc", *options, "-o", str(library), str(SOURCE)], check=True)
+    return directory
+
+
+def write_state(path: Path, *statements: str) -> Path:
+    """Replace the state file at once, so that no reader sees half of it."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text("\n".join(statements) + "\n", encoding="utf-8")
+    fresh.replace(path)
+    return path
+
+
+def environment(library: Path, state: Path) -> dict[str, str]:
+    """Return the environment of a process whose `pynvml` is to load the library in that directory."""
+    return {**os.environ, "LD_LIBRARY_PATH": str(library), "STALLWATCH_FAKE_NVML": str(state)}

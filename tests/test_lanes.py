@@ -1,0 +1,110 @@
+"""Lanes: when a round begins, what counts of it, how it is told that something is missing."""
+
+import asyncio
+from dataclasses import dataclass
+
+from stallwatch.lanes import CollectorError, Lane
+from stallwatch.snapshot import Failure, Reading
+from stallwatch.workers import WorkerError
+
+
+@dataclass(frozen=True, slots=True)
+class Look(Reading):
+    """A reading."""
+
+
+def lane(collect, server="", interval=1.0, patience=5.0):
+    """Return a lane with its pace set."""
+    made = Lane("log", collect, server)
+    made.pace(interval, patience)
+    return made
+
+
+async def gives(outcome):
+    """Yield an outcome as a collector does."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+async def round_of(a_lane, now):
+    """Play one whole round."""
+    task = a_lane.start(now)
+    await asyncio.wait([task])
+    return a_lane.harvest(now)
+
+
+async def test_a_reading_counts_until_it_is_stale():
+    """A reading counts for its interval and the patience after it, then it is missing with its age."""
+    one = lane(lambda: gives((Look(100.0), ())))
+    await round_of(one, 100.0)
+    assert one.outcome(106.0) == (Look(100.0), ())
+    reading, failures = one.outcome(106.5)
+    assert reading is None
+    assert failures == (Failure("log", "stale", "no reading for 6 s"),)
+    assert not one.state(106.5).success
+
+
+async def test_rounds_do_not_overlap():
+    """A round that is still in flight is not begun again, however long it takes."""
+    never = asyncio.Event()
+    one = lane(never.wait)
+    assert one.start(0.0)
+    assert one.start(50.0) is None
+    one.cancel()
+
+
+async def test_the_next_round_is_due_after_the_interval():
+    """Rounds keep their pace and are not made up for when time has passed."""
+    one = lane(lambda: gives((Look(0.0), ())), interval=5.0)
+    await round_of(one, 100.0)
+    assert one.start(101.0) is None
+    await round_of(one, 105.0)
+    assert one.start(106.0) is None
+
+
+async def test_a_first_round_that_takes_long_says_so():
+    """Before anything has come back the signal is missing because it is starting."""
+    one = lane(asyncio.Event().wait)
+    one.start(10.0)
+    reading, failures = one.outcome(13.0)
+    assert (reading, failures[0].reason) == (None, "starting")
+    one.cancel()
+
+
+async def test_a_worker_error_becomes_a_failure_and_is_handed_on():
+    """A late worker leaves no reading behind: the last one is not served again."""
+    answers = iter([(Look(0.0), ()), WorkerError("timeout", "no answer in 5 s, at: pid 7", "pid 7")])
+    one = lane(lambda: gives(next(answers)))
+    await round_of(one, 0.0)
+    error = await round_of(one, 1.0)
+    assert error.stuck_in == "pid 7"
+    assert one.outcome(1.0) == (None, (Failure("log", "timeout", "no answer in 5 s, at: pid 7"),))
+    assert one.state(1.0).failures == (("timeout", 1),)
+
+
+async def test_any_other_exception_becomes_a_failure():
+    """A fault of ours in a collector is one failure with the reason error, and the next round goes on."""
+    answers = iter([ValueError("bad"), CollectorError("garbage", "no reading"), (Look(2.0), ())])
+    one = lane(lambda: gives(next(answers)))
+    await round_of(one, 0.0)
+    assert one.outcome(0.0)[1] == (Failure("log", "error", "ValueError: bad"),)
+    await round_of(one, 1.0)
+    assert one.outcome(1.0)[1] == (Failure("log", "garbage", "no reading"),)
+    await round_of(one, 2.0)
+    assert one.state(2.0).success
+    assert one.state(2.0).last_success == 2.0
+
+
+async def test_what_one_server_does_not_offer_is_no_fault_of_the_collector():
+    """A lane of one server without a port succeeds, a node-wide one with a failure of all of it does not."""
+    missing = Failure("log", "no_port", "", "a")
+    of_server = lane(lambda: gives((None, (missing,))), server="a")
+    await round_of(of_server, 0.0)
+    assert of_server.state(0.0).success
+    of_node = lane(lambda: gives((Look(0.0), (Failure("log", "error"),))))
+    await round_of(of_node, 0.0)
+    assert not of_node.state(0.0).success
+    partly = lane(lambda: gives((Look(0.0), (missing,))))
+    await round_of(partly, 0.0)
+    assert partly.state(0.0).success

@@ -1,0 +1,215 @@
+"""Workers: what they cost when they are late, die or talk nonsense."""
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stub_reader import StubReading
+
+from stallwatch.workers import ABANDONED_LIMIT, Deadlines, Quarantine, Worker, WorkerError
+
+TESTS = str(Path(__file__).parent)
+ENVIRON = {**os.environ, "PYTHONPATH": TESTS}
+PATIENT = Deadlines(call=30, start=30, first_call=30, to_sigterm=0.1, to_sigkill=0.2)
+
+
+@pytest.fixture
+async def workers():
+    """Make workers that are ended after the test."""
+    made = []
+
+    def make(deadlines=PATIENT, **options):
+        made.append(Worker("stub", ["stub_reader"], options, deadlines, ENVIRON))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        await worker.close()
+        for child in tuple(worker._leaving):
+            child.process.kill()
+            await child.process.wait()
+            await asyncio.sleep(0)
+
+
+async def ask(worker, *actions, skip=()):
+    """Return the decoded reply to one request."""
+    return json.loads(await worker.call("stub", list(actions), skip))
+
+
+async def until(condition):
+    """Wait until something that another process does has happened."""
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def late(worker):
+    """Have a warm worker hang in a call with a short deadline, and return the error."""
+    await ask(worker, {"do": "answer"})
+    with pytest.raises(WorkerError) as caught:
+        await ask(worker, {"do": "hang", "note": "pid 4242"})
+    return caught.value
+
+
+async def test_a_reading_comes_back_with_failures_and_options(workers):
+    """A request is answered with the reading, the failures and what the worker was started with."""
+    reply = await ask(workers(word="hello"), {"do": "answer"}, skip=["pid 7"])
+    assert reply["failures"] == [{"collector": "stub", "reason": "told", "detail": "hello", "server": ""}]
+    assert set(reply["reading"]) == set(StubReading.__match_args__)
+    assert reply["reading"]["skipped"] == ["pid 7"]
+
+
+async def test_one_process_serves_many_requests(workers):
+    """The worker keeps its process, and with it its state, from one request to the next."""
+    worker = workers()
+    pids = {(await ask(worker, {"do": "answer"}))["reading"]["pid"] for _ in range(3)}
+    assert pids == {worker.pid}
+    assert worker.state().restarts == 0
+
+
+async def test_what_a_library_prints_does_no_harm(workers):
+    """Output of a library does not get between the replies."""
+    assert (await ask(workers(), {"do": "print"}))["reading"]
+
+
+async def test_an_exception_becomes_a_failure_that_says_where(workers):
+    """A reader that raises costs its reading and keeps its process."""
+    worker = workers()
+    reply = await ask(worker, {"do": "raise"})
+    assert reply["reading"] is None
+    assert reply["failures"][0]["reason"] == "error"
+    assert "KeyError at stub_reader.py:" in reply["failures"][0]["detail"]
+    assert (await ask(worker, {"do": "answer"}))["reading"]["pid"] == worker.pid
+
+
+@pytest.mark.parametrize(("action", "reason"), [("die", "worker_died"), ("garbage", "garbage"), ("partial", "worker_died")])
+async def test_a_worker_that_fails_costs_one_reading(workers, action, reason):
+    """Death, garbage and half a message cost one reading; the next request has a new worker."""
+    worker = workers()
+    first = (await ask(worker, {"do": "answer"}))["reading"]["pid"]
+    with pytest.raises(WorkerError) as caught:
+        await ask(worker, {"do": action})
+    assert caught.value.reason == reason
+    assert (await ask(worker, {"do": "answer"}))["reading"]["pid"] != first
+    assert worker.state().restarts == 1
+
+
+async def test_a_worker_killed_between_requests_is_replaced(workers):
+    """A worker that was killed from outside is noticed at the next request at the latest."""
+    worker = workers()
+    await ask(worker, {"do": "answer"})
+    os.kill(worker.pid, signal.SIGKILL)
+    await until(lambda: not worker.state().up)
+    assert (await ask(worker, {"do": "answer"}))["reading"]
+    assert worker.state().up
+
+
+async def test_a_late_worker_is_named_and_replaced(workers):
+    """A call that never returns ends at its deadline, says what it was reading, and a new worker takes over."""
+    worker = workers(Deadlines(call=0.2, start=30, first_call=30, to_sigterm=60, to_sigkill=60))
+    error = await late(worker)
+    assert (error.reason, error.stuck_in) == ("timeout", "pid 4242")
+    assert worker.state().abandoned == 1
+    assert (await ask(worker, {"do": "answer"}))["reading"]
+
+
+async def test_a_late_worker_gets_sigterm_then_sigkill(workers):
+    """A worker that takes no notice of SIGTERM is killed after its grace, without anybody waiting for it."""
+    worker = workers(Deadlines(call=0.2, start=30, first_call=30, to_sigterm=0.1, to_sigkill=0.2))
+    await ask(worker, {"do": "answer"})
+    with pytest.raises(WorkerError):
+        await ask(worker, {"do": "ignore"})
+    await until(lambda: worker.state().abandoned == 0)
+
+
+async def test_no_more_than_two_are_abandoned(workers):
+    """With two workers stuck no third is started until one of them has ended."""
+    worker = workers(Deadlines(call=0.2, start=30, first_call=30, to_sigterm=60, to_sigkill=60))
+    pids = []
+    for _ in range(ABANDONED_LIMIT):
+        await ask(worker, {"do": "answer"})
+        pids.append(worker.pid)
+        with pytest.raises(WorkerError):
+            await ask(worker, {"do": "hang"})
+    with pytest.raises(WorkerError) as caught:
+        await ask(worker, {"do": "answer"})
+    assert caught.value.reason == "backed_off"
+    os.kill(pids[0], signal.SIGKILL)
+    await until(lambda: worker.state().abandoned == 1)
+    assert (await ask(worker, {"do": "answer"}))["reading"]
+
+
+async def test_requests_of_two_collectors_wait_for_each_other(workers):
+    """One request is in flight at a time, and each gets its own answer."""
+    worker = workers()
+    replies = await asyncio.gather(*(ask(worker, {"do": "answer"}, skip=[str(n)]) for n in range(5)))
+    assert [reply["reading"]["skipped"] for reply in replies] == [[str(n)] for n in range(5)]
+
+
+async def test_a_request_given_up_does_not_answer_the_next_one(workers):
+    """When the caller goes away in the middle, its answer is not taken for that of the next request."""
+    worker = workers()
+    await ask(worker, {"do": "answer"})
+    given_up = asyncio.create_task(ask(worker, {"do": "hang"}))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    assert (await ask(worker, {"do": "answer"}, skip=["x"]))["reading"]["skipped"] == ["x"]
+
+
+def test_workers_go_when_the_exporter_is_killed():
+    """A worker whose exporter was killed ends by itself."""
+    script = (
+        "import asyncio, os, signal\n"
+        "from stallwatch.workers import Deadlines, Worker\n"
+        "async def main():\n"
+        "    worker = Worker('stub', ['stub_reader'], {}, Deadlines())\n"
+        "    await worker.call('stub', [])\n"
+        "    print(worker.pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=ENVIRON, capture_output=True, timeout=30, check=False)
+    pid = int(done.stdout)
+    descriptor = _pidfd(pid)
+    if descriptor is not None:
+        assert select.select([descriptor], [], [], 20)[0], "the worker is still there"
+        os.close(descriptor)
+
+
+def _pidfd(pid):
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def test_workers_load_neither_aiohttp_nor_prometheus_client():
+    """What costs 40 MiB per process stays in the exporter."""
+    code = (
+        "import sys, stallwatch.child, stallwatch.discovery, stallwatch.collectors.gpu, stallwatch.collectors.process, "
+        "stallwatch.collectors.log, stallwatch.trial\n"
+        "print([m for m in ('aiohttp', 'prometheus_client', 'asyncio', 'msgspec', 'yaml', 'watchdog') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_quarantine_tries_again_after_a_while():
+    """What was stuck is left alone, tried again after a minute, and read again once it has come back."""
+    now = [100.0]
+    quarantine = Quarantine(60, clock=lambda: now[0])
+    quarantine.add("log /mnt/dead/a.log")
+    quarantine.add("")
+    assert quarantine.notes() == ("log /mnt/dead/a.log",)
+    assert quarantine.due() == ()
+    now[0] += 60
+    assert quarantine.due() == ("log /mnt/dead/a.log",)
+    quarantine.release("log /mnt/dead/a.log")
+    assert quarantine.notes() == ()
