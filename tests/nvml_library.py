@@ -1,7 +1,7 @@
 """How do tests get an NVML on a machine without GPUs?
 
-`build` compiles the real library stand-in for what goes through `pynvml`; `write_state` says what it, or the pure Python
-stand-in, plays. The statements are listed in exporter/stallwatch/simulation/nvml.py.
+`build` compiles the stand-in for the library that `pynvml` loads; `write_state` says what it, or the one in Python,
+plays. The statements are listed in exporter/stallwatch/simulation/nvml.py.
 """
 
 import os

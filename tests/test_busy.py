@@ -42,7 +42,7 @@ def looked(busy, ring, at):
 
 
 def test_first_look_counts_nothing():
-    """The history in the ring is from before the first look: the plain rate says how busy it is, no second is counted."""
+    """The ring tells of the time before the first look: the plain rate says how busy it is, no second is counted."""
     ring = Ring(rate=0.2)
     ring.run(10, 1.0)
     assert looked(Busy(), ring, 100.0) == (0.2, 0.0)

@@ -29,7 +29,7 @@ class Addresses:
 
     def __init__(self) -> None:
         self._owners: dict[int, tuple[int, int]] = {}
-        self._strangers: dict[int, tuple[int, ...]] = {}
+        self._strangers: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def find(self, procfs: Procfs, pids: Sequence[int], host: str, port: int | None) -> Address:
         """Return where to probe a server that consists of these processes and was told to listen there."""
@@ -44,7 +44,7 @@ class Addresses:
         except PermissionError:
             return Address(absence="permission_denied: we may not see whether it listens on its port")
         if own:
-            return Address(_literal(sorted(own, key=lambda one: ":" in one.address)[0]), listening=True)
+            return Address(_literal(min(own, key=lambda one: ":" in one.address)), listening=True)
         return _silent(host, port, listeners, procfs)
 
     def port_of(self, procfs: Procfs, pid: int) -> int | None:
@@ -60,23 +60,17 @@ class Addresses:
         pid, descriptor = self._owners.get(inode, (0, 0))
         if pid in pids and procfs.link(pid, f"fd/{descriptor}") == link:
             return True
-        if self._strangers.get(inode) == tuple(pids):
+        if self._strangers.get((inode, pids[0])) == tuple(pids):
             return False
-        for pid, descriptor in _descriptors(procfs, pids):
-            if procfs.link(pid, f"fd/{descriptor}") == link:
-                self._remember(inode)
-                self._owners[inode] = (pid, descriptor)
-                return True
-        self._remember(inode)
-        self._strangers[inode] = tuple(pids)
-        return False
-
-    def _remember(self, inode: int) -> None:
         if len(self._owners) + len(self._strangers) > _MOST_REMEMBERED:
             self._owners.clear()
             self._strangers.clear()
-        self._owners.pop(inode, None)
-        self._strangers.pop(inode, None)
+        for pid, descriptor in _descriptors(procfs, pids):
+            if procfs.link(pid, f"fd/{descriptor}") == link:
+                self._owners[inode] = (pid, descriptor)
+                return True
+        self._strangers[inode, pids[0]] = tuple(pids)
+        return False
 
 
 def _descriptors(procfs: Procfs, pids: Iterable[int]) -> Iterable[tuple[int, int]]:

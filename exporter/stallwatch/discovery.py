@@ -1,8 +1,8 @@
 """Which inference servers run on this node?
 
-Schedulers are found by title; the launcher above them has the flags. Nothing of a command line but the fields of `Launch`
-leaves this module, since keys stand there. Failure reasons: `procfs_unreadable` (no /proc at all), `config_unreadable`
-(the file that a launcher's `--config` names), `quarantined` (a read that hung before is not tried).
+Schedulers are found by title; the launcher above them has the flags. Nothing of a command line but what `Launch` holds
+leaves this module, since keys stand there. Failure reasons: `procfs_unreadable` (no /proc), `config_unreadable` (the file
+that `--config` names), `quarantined` (a read that hung before is not tried).
 """
 
 import time
@@ -83,7 +83,7 @@ class Discovery:
             for server, (_, some) in zip(servers, found, strict=True)
             for failure in some
         )
-        return DiscoveryReading(time.monotonic(), servers), (*failures, *self._skipped(procfs))
+        return DiscoveryReading(time.monotonic(), servers), (*failures, *self._skipped(procfs, servers))
 
     def _remember(self, targets: Iterable[dict[str, Any]]) -> None:
         for known in targets:
@@ -151,9 +151,12 @@ class Discovery:
         compilers = tuple(sorted(one.stat.pid for one in below if one.kind.compiler))
         return Process(*entry.stat.identity, entry.stat.started, role, name, rank, tree, compilers)
 
-    def _skipped(self, procfs: Procfs) -> list[Failure]:
-        pids = (pid for pid in self._table.entries if procfs.is_skipped(pid)) if procfs.skip else ()
-        return [Failure(NAME, "quarantined", f"pid {pid}") for pid in pids]
+    def _skipped(self, procfs: Procfs, servers: Iterable[Server]) -> list[Failure]:
+        if not procfs.skip:
+            return []
+        owners = {process.pid: server.name for server in servers for process in server.processes}
+        pids = (pid for pid in self._table.entries if procfs.is_skipped(pid))
+        return [Failure(NAME, "quarantined", f"pid {pid}", owners.get(pid, "")) for pid in pids]
 
 
 def named(servers: Sequence[Server]) -> tuple[Server, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from stallwatch.engines import Engine
-from stallwatch.engines.engine import LAUNCHER, Argv, clean
+from stallwatch.engines.engine import Argv, clean
 from stallwatch.grouping import Group, Key
 from stallwatch.procfs import Procfs
 from stallwatch.snapshot import Failure, Launch
@@ -48,7 +48,7 @@ class FactsKeeper:
         failures: list[Failure] = []
         if known is None:
             known = self._read(procfs, engine, group, failures)
-            if not failures:
+            if not failures and not procfs.is_skipped(_source(group)):
                 self._facts[group.key] = known
         if group.launcher and not group.launcher.kind.argv and known.launch.port is None:
             port = self._port_of(procfs, group.launcher.stat.pid)
@@ -58,15 +58,17 @@ class FactsKeeper:
         return known, failures
 
     def _read(self, procfs: Procfs, engine: Engine, group: Group, failures: list[Failure]) -> Facts:
-        pid = group.launcher.stat.pid if group.launcher else min(group.members)
+        pid = _source(group)
         argv = group.flags.kind.argv if group.flags else ()
         launch, expected = self._launch(procfs, engine, group, failures)
         variables = procfs.environ(pid, VARIABLES) if argv else {}
-        found = _version(procfs, engine, pid, argv, variables, failures)
+        found = ""
+        try:
+            found = version(procfs, pid, engine.name, argv, variables)
+        except QuarantinedError as error:
+            failures.append(Failure(COLLECTOR, "quarantined", f"version of pid {pid}: {error}"))
         visible = variables.get("CUDA_VISIBLE_DEVICES")
         container_id, pod_uid = procfs.container(pid)
-        if procfs.is_skipped(pid):
-            failures.append(Failure(COLLECTOR, "quarantined", f"pid {pid}"))
         return Facts(
             launch, expected, found, clean(visible, 1000) if visible is not None else None, container_id, pod_uid
         )
@@ -92,6 +94,12 @@ class FactsKeeper:
         return launch, engine.expected(launch, argv)
 
 
+def _source(group: Group) -> int:
+    """Return the process around which the facts are found."""
+    source = group.flags or group.launcher
+    return source.stat.pid if source else min(group.members)
+
+
 def _without_config(engine: Engine, argv: Argv) -> Launch:
     return engine.launch(argv, lambda _path: "{}")
 
@@ -99,13 +107,3 @@ def _without_config(engine: Engine, argv: Argv) -> Launch:
 def _words(error: ValueError) -> str:
     # Only our own words: an error of the decoder or of YAML quotes the file.
     return str(error) if type(error) is ValueError else type(error).__name__
-
-
-def _version(
-    procfs: Procfs, engine: Engine, pid: int, argv: Argv, variables: dict[str, str], failures: list[Failure]
-) -> str:
-    try:
-        return version(procfs, pid, engine.name, argv, variables)
-    except QuarantinedError as error:
-        failures.append(Failure(COLLECTOR, "quarantined", f"version of pid {pid}: {error}"))
-        return ""

@@ -6,10 +6,10 @@ server when that launcher is gone.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stallwatch.engines import Identity
-from stallwatch.engines.engine import LAUNCHER, ROUTER, SCHEDULER, SPAWNING
+from stallwatch.engines.engine import LAUNCHER, OTHER, ROUTER, SCHEDULER, SPAWNING
 from stallwatch.table import Entry, ProcessTable
 
 Key = tuple[str, int, int]
@@ -48,8 +48,8 @@ class Grouping:
         launchers = _launchers(table, known)
         groups = {_launcher_key(entry): _group(table, entry, launchers) for entry in launchers.values()}
         for pid, entry in known.items():
-            if pid not in launchers:
-                key, identity = self._key(table, entry, launchers), _identity(entry)
+            if pid not in launchers and not _is_wrapper(entry):
+                key, identity = self._key(table, entry, launchers), _as_part(_identity(entry))
                 groups.setdefault(key, Group(key, identity.engine)).members[pid] = (entry, identity)
         self._forget(groups.values())
         return sorted((group for group in groups.values() if not group.is_gone), key=lambda group: group.key)
@@ -96,6 +96,14 @@ def _is_copy(table: ProcessTable, entry: Entry) -> bool:
         above.kind.identity == entry.kind.identity and above.kind.argv == entry.kind.argv
         for above in table.ancestors(entry.stat.pid)
     )
+
+
+def _is_wrapper(entry: Entry) -> bool:
+    return _identity(entry).role == LAUNCHER and bool(entry.kind.argv)
+
+
+def _as_part(identity: Identity) -> Identity:
+    return replace(identity, role=OTHER, name="http_server") if identity.role == LAUNCHER else identity
 
 
 def _launchers(table: ProcessTable, known: Mapping[int, Entry]) -> dict[int, Entry]:

@@ -6,10 +6,12 @@ found is kept until the link changes; a pipe without a known reader is tried aga
 """
 # ruff: noqa: PTH116  (building a Path costs more than the call)
 
+import heapq
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from stallwatch.procfs import WRITTEN_TO, Procfs
 from stallwatch.surroundings import QuarantinedError, guard
@@ -65,9 +67,13 @@ class LogSources:
 
     def find(self, procfs: Procfs, pids: Sequence[int], descriptors: Iterable[int]) -> LogSource:
         """Return the log that the first of these processes writes through the first of these descriptors."""
-        found = [self._of(procfs, pid, descriptor) for pid in pids for descriptor in descriptors]
-        readable = (source for source in found if source.path)
-        return next(readable, found[0] if found else absent("closed"))
+        first = None
+        for pid, descriptor in product(pids, descriptors):
+            source = self._of(procfs, pid, descriptor)
+            if source.path:
+                return source
+            first = first or source
+        return first or absent("closed")
 
     def forget_others(self, pids: frozenset[int]) -> None:
         """Drop what is remembered of files of all other processes, and of pipes that no longer lead anywhere."""
@@ -92,15 +98,9 @@ class LogSources:
         key = (pid, descriptor, link)
         if key in self._files:
             return self._files[key]
-        try:
-            guard(procfs, link)
-            status = os.stat(procfs.path(pid, f"fd/{descriptor}"))
-        except QuarantinedError:
-            return absent("quarantined")
-        except PermissionError:
-            return absent("permission_denied")
-        except OSError:
-            return absent("closed")
+        status = _status(procfs, pid, descriptor, link)
+        if isinstance(status, LogSource):
+            return status
         if stat.S_ISFIFO(status.st_mode):
             return self._behind(procfs, pid, link, pipes)
         if not stat.S_ISREG(status.st_mode):
@@ -119,11 +119,12 @@ class LogSources:
         return source
 
     def _search(self, procfs: Procfs, pid: int, link: str, pipes: int) -> tuple[LogSource, tuple[int, int, str]]:
-        for reader in _readers(procfs, self._table, pid, link):
-            for descriptor, target in _written(procfs, reader):
-                source = self._of(procfs, reader, descriptor, pipes + 1) if pipes < MOST_PIPES else absent("pipe")
-                if source.path:
-                    return source, (reader, descriptor, target)
+        for reader, is_input in _readers(procfs, self._table, pid, link) if pipes < MOST_PIPES else ():
+            outputs = ((fd, target, self._of(procfs, reader, fd, pipes + 1)) for fd, target in _written(procfs, reader))
+            found = [(source, (reader, fd, target)) for fd, target, source in outputs if source.path]
+            # One that reads other things too, as a supervisor does, may write another's log.
+            if found and (is_input or len(found) == 1):
+                return found[0]
         return absent("pipe"), (0, 0, "")
 
 
@@ -133,6 +134,18 @@ def _told_by_name(link: str) -> LogSource | None:
     if link == "/dev/null":
         return absent("dev_null")
     return absent("terminal") if link.startswith(_TERMINALS) else None
+
+
+def _status(procfs: Procfs, pid: int, descriptor: int, link: str) -> os.stat_result | LogSource:
+    try:
+        guard(procfs, link)
+        return os.stat(procfs.path(pid, f"fd/{descriptor}"))
+    except QuarantinedError:
+        return absent("quarantined")
+    except PermissionError:
+        return absent("permission_denied")
+    except OSError:
+        return absent("closed")
 
 
 def _reachable(procfs: Procfs, pid: int, descriptor: int, link: str, status: os.stat_result) -> str:
@@ -155,18 +168,18 @@ def _still_there(procfs: Procfs, reader: tuple[int, int, str]) -> bool:
         return False
 
 
-def _readers(procfs: Procfs, table: ProcessTable, pid: int, link: str) -> Iterable[int]:
-    """Yield who reads a pipe: likely ones by their standard input, those above the writer by all they have open."""
+def _readers(procfs: Procfs, table: ProcessTable, pid: int, link: str) -> Iterable[tuple[int, bool]]:
+    """Yield who reads a pipe, as standard input or not; only those above the writer are searched for the latter."""
     for candidate in _candidates(table, pid):
         if _reads(procfs, candidate, 0, link):
-            yield candidate
+            yield candidate, True
     for above in list(table.ancestors(pid))[:8]:
         try:
             descriptors = procfs.fds(above.stat.pid)[:1024]
         except PermissionError:
             continue
         if any(_reads(procfs, above.stat.pid, descriptor, link) for descriptor in descriptors):
-            yield above.stat.pid
+            yield above.stat.pid, False
 
 
 def _candidates(table: ProcessTable, pid: int) -> Sequence[int]:
@@ -180,7 +193,7 @@ def _candidates(table: ProcessTable, pid: int) -> Sequence[int]:
         apart = abs(seen.start_ticks - own.start_ticks)
         return seen.pgrp != own.pgrp, seen.session != own.session, seen.ppid != own.ppid, apart
 
-    return sorted((other for other in table.entries if other != pid), key=distance)[:MOST_CANDIDATES]
+    return heapq.nsmallest(MOST_CANDIDATES, (other for other in table.entries if other != pid), key=distance)
 
 
 def _reads(procfs: Procfs, pid: int, descriptor: int, link: str) -> bool:

@@ -146,7 +146,7 @@ EXCEPTIONS = (  # stand behind `Error: `
     _error("init_failed", "Engine core initialization failed"),
     _error("memory_leak", "* memory leak detected"),
 )
-UVICORN = (  # stand behind `INFO:     ` or `ERROR:    `, with or without a time before
+UVICORN = (  # stand behind `INFO:     ` or `ERROR:    `
     _step("warming_up", "http_up", "Started server process", "Waiting for application startup"),
     Marker("stopping", ("Shutting down",), "other", "stopping"),
     _error("http_exception", "Exception in ASGI application"),
@@ -163,9 +163,7 @@ BARS = (  # the first words of a bar
 DECODE, PREFILL, THROUGHPUT = Marker("decode", ()), Marker("prefill", ()), Marker("throughput", ())
 PROBE, NO_THROUGHPUT = Marker("probe", (), kind="heartbeat"), Marker("no_throughput", (), kind="heartbeat")
 SERVING = frozenset({"decode", "throughput"})  # only an engine that is ready writes them
-FOREIGN = (
-    " obj=",
-    '"obj": ',
-    "cur_batch.reqs=",
-    "Received request ",
-)  # users' text follows, which may look like anything
+FOREIGN = {  # behind these comes text of users, which may look like anything (regular expressions)
+    "sglang": (r'obj(?:=|": )', r"cur_batch\.reqs="),
+    "vllm": (r"Received request ",),
+}

@@ -158,9 +158,8 @@ class Device:
     def memory(self) -> tuple[int, int] | None:
         """Return used and total bytes as version 1 of the call counts them: `used` includes what is reserved."""
         info = self._ask("nvmlDeviceGetMemoryInfo")
-        if info is None or not 0 <= info.used <= info.total < 2**50 or not info.total or info.used in NOT_AVAILABLE:
-            return None
-        return int(info.used), int(info.total)
+        credible = info is not None and 0 <= info.used <= info.total and 0 < info.total < 2**50
+        return (int(info.used), int(info.total)) if credible and info.used not in NOT_AVAILABLE else None
 
     def power_watts(self) -> float | None:
         """Return the power drawn now."""

@@ -19,15 +19,15 @@ _RANKS = (
 )
 _STAMP = re.compile(rb"(?:(\d{4})-|[A-Z] )(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)")
 _BAR = re.compile(rb"\| *(\d+)/(\d+) \[(?:(\d+):)?(\d+):(\d\d)<")
-_ACCESS = re.compile(rb' - "[A-Z]+ [^"\n]* HTTP/\d[^\n]*')
+_ACCESS = re.compile(rb' - "[A-Z]+ [^"\n]* HTTP/\d')
 _DECODE = re.compile(rb"Decode batch(?:[.,]| \[\d+\],) #")
 _PREFILL = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #")
 # A health probe asks for one token behind a prompt of one; several that wait make one batch.
 _PROBE = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #new-seq: (\d+), #new-token: \1, #cached-token: 0,")
 _THROUGHPUT = re.compile(rb"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s")
-_VERSION = re.compile(rb"(?:engine \(v|server version |\xe2\x96\x88 +version )(\d[\w.+-]*)")
-_FOREIGN_TEXTS = tuple(text.encode() for text in markers.FOREIGN)
-_FOREIGN = re.compile(b"(%b)[^\n]*" % b"|".join(map(re.escape, _FOREIGN_TEXTS)))
+_VERSIONS = tuple(
+    re.compile(before + rb"(\d[\w.+-]*)") for before in (rb"engine \(v", rb"vLLM API server version ", b"\xe2\x96\x88 +version ")
+)
 _BAR_TEXTS = tuple((text.encode(), marker) for marker in markers.BARS for text in marker.texts)
 _WEAKER = ("other", "heartbeat", "progress", "error")
 
@@ -64,6 +64,9 @@ class Scanner:
 
     def __init__(self, engine: str) -> None:
         self._tables = _tables(engine)
+        foreign = markers.FOREIGN.get(engine, sum(markers.FOREIGN.values(), ()))
+        self._foreign = [re.compile(text.encode() + rb"[^\n]*") for text in foreign]
+        self._may_be_vllm = engine != "sglang"
         self._bars: dict[str, int] = {}
 
     def forget_bars(self) -> None:
@@ -72,14 +75,16 @@ class Scanner:
 
     def scan(self, data: bytes, *, dated: bool = False) -> Found:
         """Tell what these lines hold, each ended by a newline and none empty; `dated` asks for the times they state."""
-        if any(text in data for text in _FOREIGN_TEXTS):
-            data = _FOREIGN.sub(rb"\1", data)
-        rare = [*self._telling(data), *self._rising(data), *_throughput(data)]
+        for foreign in self._foreign:
+            data = foreign.sub(b"", data)
+        rare = [*self._telling(data), *self._rising(data)]
+        if self._may_be_vllm:
+            rare += _throughput(data)
         lines = _lines(data, rare)
         errors = Counter(mark.marker.error for mark in rare if mark.marker.error)
         marks = sorted([*rare, *_last_batches(data, lines)], key=lambda mark: mark.start)
-        version = _VERSION.search(data) if b"ersion " in data or b"engine (v" in data else None
-        found = Found(lines, errors, tuple(marks), version[1].decode() if version else "")
+        version = next((found[1] for text in _VERSIONS if (found := text.search(data))), b"") if self._may_be_vllm else b""
+        found = Found(lines, errors, tuple(marks), version.decode())
         return _dated(data, found) if dated else found
 
     def _telling(self, data: bytes) -> Iterator[Mark]:
@@ -89,7 +94,7 @@ class Scanner:
 
     def _rising(self, data: bytes) -> Iterator[Mark]:
         """Find the bars that are further than they were when last drawn."""
-        if b"it/s]" not in data and b"s/it]" not in data:
+        if b"%" not in data:
             return
         for bar in _BAR.finditer(data):
             words = data[data.rfind(b"\n", 0, bar.start()) + 1 : bar.start()]
@@ -127,8 +132,7 @@ def _tables(engine: str) -> tuple[_Table, ...]:
     started = markers.STARTED.get(engine, markers.STARTED["sglang"])
     return (
         _Table(rb"\] ", rb"Decode b|Prefill b|INFO: ", (*own, *markers.TORCH)),
-        _Table(rb"INFO:     ", rb"\d", (*markers.UVICORN, started)),
-        _Table(rb"ERROR:    ", rb"\d", markers.UVICORN),
+        _Table(rb":     ?", rb"\d", (*markers.UVICORN, started)),
         _Table(rb"Error: ", rb"\d", markers.EXCEPTIONS),
     )
 
@@ -152,7 +156,8 @@ def _lines(data: bytes, rare: list[Mark]) -> Counter[str]:
     kinds: dict[int, str] = {}
     for mark in rare:
         kinds[mark.start] = max(mark.marker.kind, kinds.get(mark.start, "other"), key=_WEAKER.index)
-    prefills, probes = len(_PREFILL.findall(data)), len(_PROBE.findall(data))
+    prefills = len(_PREFILL.findall(data))
+    probes = len(_PROBE.findall(data)) if prefills else 0
     lines = Counter(kinds.values())
     lines["progress"] += len(_DECODE.findall(data)) + prefills - probes
     lines["heartbeat"] += probes

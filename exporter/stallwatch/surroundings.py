@@ -9,7 +9,7 @@ from stallwatch.engines.engine import Argv, clean
 from stallwatch.procfs import Procfs
 
 CONFIG_LIMIT = 1 << 20
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "SGLANG_DP_RANK", "VIRTUAL_ENV", "CONDA_PREFIX")
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 class QuarantinedError(Exception):

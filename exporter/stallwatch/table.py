@@ -51,6 +51,9 @@ class Entry:
         return self.stat.state in "ZX"
 
 
+_NOTHING = Kind()  # one for all the thousands that are nothing to us
+
+
 def kind_of(argv: tuple[str, ...], comm: str) -> Kind:
     """Say what a process is by its command line and the kernel's name of it."""
     identity = identify(argv)
@@ -59,7 +62,7 @@ def kind_of(argv: tuple[str, ...], comm: str) -> Kind:
     spawned = any(word.startswith(_SPAWN) for word in argv[1:6])
     names = (comm, argv[0].rpartition("/")[2]) if argv else ()
     compiles = any(map(_COMPILER.fullmatch, names)) or any(_COMPILE_WORKER in word for word in argv[:6])
-    return Kind(None, spawned, compiles)
+    return Kind(None, spawned, compiles) if spawned or compiles else _NOTHING
 
 
 def boottime() -> float:
@@ -163,7 +166,7 @@ class ProcessTable:
         if data is None and not procfs.is_skipped(stat.pid):
             return None
         kind = kind_of(parse_cmdline(data), stat.comm) if data else before or self._unread(stat)
-        if before and before.argv and _is_untold(kind):
+        if before and before.argv and _is_launcher(before) and _is_launcher(kind) and not kind.argv:
             kind = before  # it has titled itself over the flags that we know
         return Entry(stat, kind, hash(data or b""), self._due(stat, now))
 
@@ -179,5 +182,5 @@ class ProcessTable:
         return now + ROUND_SECONDS * (1.0 if self._looked is not None else stat.pid * 0.618034 % 1.0)
 
 
-def _is_untold(kind: Kind) -> bool:
-    return kind.identity is not None and kind.identity.role == LAUNCHER and not kind.identity.flags
+def _is_launcher(kind: Kind) -> bool:
+    return kind.identity is not None and kind.identity.role == LAUNCHER

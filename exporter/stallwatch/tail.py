@@ -95,7 +95,7 @@ def clean(lines: bytes) -> bytes:
         lines = _ANSI.sub(b"", lines)
     if b"\r" in lines:
         lines = lines.replace(b"\r", b"\n")
-    if b"it/s]" in lines or b"s/it]" in lines:
+    if b"%" in lines and (b"it/s]" in lines or b"s/it]" in lines):  # the first test is the fast one
         lines = _TEXT_AFTER_BAR.sub(rb"\1\n", lines)
     while b"\n\n" in lines:
         lines = lines.replace(b"\n\n", b"\n")

@@ -482,24 +482,26 @@ def test_wrong_start_is_another_process():
 
 @contextlib.contextmanager
 def without_rights():
-    """Give a process that we may not look into: our own child as another user, or else the first process."""
+    """Give a process that we may look into and one that we may not, as another user where we are root."""
     if os.geteuid() != 0:
         if Path("/proc/1").stat().st_uid == os.geteuid():
             pytest.skip("no process of another user to look at")
-        yield 1
+        yield os.getpid(), 1
         return
-    with running("") as pid:
-        os.seteuid(65534)
+    nobody = 65534
+    with running("") as theirs, subprocess.Popen(["/bin/sleep", "60"], user=nobody) as ours:
+        os.seteuid(nobody)
         try:
-            yield pid
+            yield ours.pid, theirs
         finally:
             os.seteuid(0)
+            ours.kill()
 
 
 def test_missing_rights_are_said_once_and_only_those_fields_are_missing():
     """Without the right to io and fd, those are None and one failure per server names the right."""
     read = reader({"procfs": "/proc"}, lambda _text: None)
-    with without_rights() as pid:
+    with without_rights() as (_, pid):
         ticks = start_ticks(pid)
         reading, failures = read(asked(entry(pid, ticks), entry(pid, ticks, name="scheduler_TP1")), NOTHING)
     assert failures == (Failure("process", "permission_denied", MISSING_RIGHT, "s"),)
@@ -510,6 +512,16 @@ def test_missing_rights_are_said_once_and_only_those_fields_are_missing():
     (tree,) = reading.trees
     assert (tree.rchar, tree.read_bytes, tree.write_bytes) == (None, None, None)
     assert tree.faults > 0
+
+
+def test_totals_that_would_lack_a_process_are_unknown():
+    """Where the bytes of one process may not be read, those of the whole server are unknown."""
+    read = reader({"procfs": "/proc"}, lambda _text: None)
+    with without_rights() as pids:
+        reading, failures = read(asked(*(entry(pid, start_ticks(pid)) for pid in pids)), NOTHING)
+    assert [failure.reason for failure in failures] == ["permission_denied"]
+    assert [sample.rchar is None for sample in reading.processes] == [False, True]
+    assert reading.trees[0].rchar is None
 
 
 def test_target_is_what_discovery_found():

@@ -3,8 +3,8 @@
 import importlib
 
 import pytest
-from nvml_library import write_state
 
+from nvml_library import write_state
 from stallwatch.simulation.nvml import PERIOD_US, RING, Driver, NVMLError
 
 
@@ -78,7 +78,9 @@ def test_later_lines_win_and_errors_go_by_gpu_and_call(state):
     driver = started(write_state(state, "gpus 2", "gpu 0 memory_mib 1", "gpu * memory_mib 2", "gpu 1 memory_mib 3"))
     first, second = driver.nvmlDeviceGetHandleByIndex(0), driver.nvmlDeviceGetHandleByIndex(1)
     assert [driver.nvmlDeviceGetMemoryInfo(handle).used >> 20 for handle in (first, second)] == [2, 3]
-    write_state(state, "gpus 2", "gpu * error * 3", "gpu 1 error nvmlDeviceGetName 0", "# gpu 1 error nvmlDeviceGetName 4")
+    write_state(
+        state, "gpus 2", "gpu * error * 3", "gpu 1 error nvmlDeviceGetName 0", "# gpu 1 error nvmlDeviceGetName 4"
+    )
     assert refusal(driver.nvmlDeviceGetName, first) == 3
     assert driver.nvmlDeviceGetName(second) == "NVIDIA Simulated"
 
@@ -156,7 +158,9 @@ def test_processes_stand_in_two_lists(state):
 def test_delay_holds_the_answer_back(state):
     """A delayed call waits before it answers."""
     waited = []
-    driver = Driver(str(write_state(state, "gpu 0 delay nvmlDeviceGetName 60", "delay nvmlInit 2")), Clock(), waited.append)
+    driver = Driver(
+        str(write_state(state, "gpu 0 delay nvmlDeviceGetName 60", "delay nvmlInit 2")), Clock(), waited.append
+    )
     driver.nvmlInit()
     driver.nvmlDeviceGetName(driver.nvmlDeviceGetHandleByIndex(0))
     assert [seconds for seconds in waited if seconds] == [2, 60]

@@ -85,8 +85,12 @@ class GpuReader:
         except CallError as error:
             return GpuReading(at), (Failure(NAME, error.reason, error.detail),)
         failures: list[Failure] = []
-        outcomes = [self._read(device, failures, at) for device in self._nvml.devices]
+        outcomes: list[tuple[Gpu, CallError | None]] = [
+            self._read(device, failures, at) for device in self._nvml.devices
+        ]
         outcomes += self._unlisted()
+        if not outcomes:
+            failures.append(Failure(NAME, "no_gpu", "NVML lists no GPU"))
         self._plan_restart([error for _, error in outcomes])
         gpus = tuple(_judged(outcomes, failures))
         return GpuReading(at, self._nvml.driver_version, gpus), tuple(failures)
@@ -155,7 +159,7 @@ def _judged(outcomes: list[tuple[Gpu, CallError | None]], failures: list[Failure
     """Yield what goes into the reading, by index, and add to the failures why a GPU could not be read."""
     # Several GPUs that all answer "unknown" at once are there, but this process may not open them any more.
     shut_out = len(outcomes) > 1 and all(error and error.code == UNKNOWN for _, error in outcomes)
-    for gpu, error in sorted(outcomes, key=lambda outcome: outcome[0].index):
+    for gpu, error in sorted(outcomes, key=lambda outcome: (outcome[0].index, outcome[0].uuid)):
         lost = error is not None and (error.code in LOST or (error.code == UNKNOWN and not shut_out))
         if error:
             failures.append(_failure(gpu, error, "gpu_lost" if lost and error.code == UNKNOWN else error.reason))

@@ -333,20 +333,22 @@ def families(readings: Sequence[ProcessReading], moment: Moment) -> Iterable[Fam
     """State what each process does."""
     samples = [sample for reading in readings for sample in reading.processes]
 
-    def family(name: str, text: str, value_of: Callable[[ProcessSample], float | None]) -> Family:
-        values = (((sample.server, sample.process), value_of(sample)) for sample in samples)
-        known = tuple((keys, float(value)) for keys, value in values if value is not None)
-        kind = "counter" if name.endswith("_total") else "gauge"
-        return Family(f"stallwatch_process_{name}", text, kind, ("server", "process"), known)
-
-    def family_by(label: str, name: str, text: str, values_of: Callable[[ProcessSample], dict[str, float]]) -> Family:
-        values = (
-            ((sample.server, sample.process, member), float(value))
+    def sets(name: str, text: str, label: str, of: Callable[[ProcessSample], Mapping[str, float | None]]) -> Family:
+        found = tuple(
+            ((sample.server, sample.process, *([member] if label else [])), float(value))
             for sample in samples
-            for member, value in values_of(sample).items()
+            for member, value in of(sample).items()
+            if value is not None
         )
         kind = "counter" if name.endswith("_total") else "gauge"
-        return Family(f"stallwatch_process_{name}", text, kind, ("server", "process", label), tuple(values))
+        labels = ("server", "process", label) if label else ("server", "process")
+        return Family(f"stallwatch_process_{name}", text, kind, labels, found)
+
+    def family(name: str, text: str, of: Callable[[ProcessSample], float | None]) -> Family:
+        return sets(name, text, "", lambda one: {"": of(one)})
+
+    def switches(one: ProcessSample) -> dict[str, float]:
+        return {"voluntary": one.voluntary_switches, "involuntary": one.involuntary_switches}
 
     yield family("cpu_seconds_total", "CPU time of the process itself.", lambda one: one.cpu_seconds)
     yield family("cpu_ratio", "Cores that the process used between the last two looks.", lambda one: one.cpu_ratio)
@@ -364,11 +366,6 @@ def families(readings: Sequence[ProcessReading], moment: Moment) -> Iterable[Fam
     yield family("page_faults_total", text, lambda one: one.minor_faults + one.major_faults)
     text = "When the process was started."
     yield family("start_time_seconds", text, lambda one: moment.unix_of_boottime(one.started))
-    yield family_by(
-        "kind",
-        "context_switches_total",
-        "Context switches of the main thread.",
-        lambda one: {"voluntary": one.voluntary_switches, "involuntary": one.involuntary_switches},
-    )
+    yield sets("context_switches_total", "Context switches of the main thread.", "kind", switches)
     text = "State of the main thread: one of these is 1."
-    yield family_by("state", "state", text, lambda one: {state: state == one.state for state in STATES})
+    yield sets("state", text, "state", lambda one: {state: state == one.state for state in STATES})

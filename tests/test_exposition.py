@@ -1,0 +1,176 @@
+"""Exposition: what is on the page, in which format, and that Prometheus' own checker finds nothing wrong with it."""
+
+import gzip
+import subprocess
+from dataclasses import replace
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
+
+from stallwatch.config import Limits
+from stallwatch.exposition import Exposition, metric
+from stallwatch.history import History
+from stallwatch.lanes import LaneState
+from stallwatch.monitor import View
+from stallwatch.snapshot import Failure, Family
+from stallwatch.workers import WorkerState
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def a_view(now=100.0, *, servers=None, readings=None, lanes=None):
+    """Return a view of a server that is ready, with every signal."""
+    if readings is None:
+        readings = (gpus(now), processes(now), a_log(now, progress=40.0), health(now))
+    snapshot = a_snapshot(now, *readings, servers=servers)
+    lane = LaneState("gpu", "", True, 0.01, now, (("nvml_error", 2),))
+    rest = tuple(replace(lane, collector=name, failures=()) for name in ("process", "log", "discovery"))
+    pasts = History(lambda _name: Limits()).look(snapshot)
+    return View(snapshot, pasts, lanes or (lane, *rest), (WorkerState("host", True, 1, 0), WorkerState("trial", False, 0, 1)))
+
+
+def samples(view, accept="text/plain"):
+    """Return what a scrape of this view says: (name, labels) -> value."""
+    text = Exposition(view).page(accept).plain.decode()
+    parse = parse_openmetrics if accept == OPENMETRICS else parse_text
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in parse(text) for s in family.samples}
+
+
+def value(view, name, **labels):
+    """Return one sample of a scrape, or None."""
+    return samples(view).get((f"stallwatch_{name}", tuple(sorted(labels.items()))))
+
+
+def test_both_formats_say_the_same():
+    """Text and OpenMetrics hold the same samples, each readable by its own parser."""
+    assert samples(a_view()) == samples(a_view(), OPENMETRICS)
+
+
+def test_the_format_is_negotiated():
+    """The Accept header decides, and plain text is what a browser gets."""
+    exposition = Exposition(a_view())
+    assert exposition.page(OPENMETRICS).content_type.startswith("application/openmetrics-text")
+    assert exposition.page(OPENMETRICS).plain.endswith(b"# EOF\n")
+    assert exposition.page("*/*").content_type.startswith("text/plain")
+    assert b"# EOF" not in exposition.page("*/*").plain
+    assert gzip.decompress(exposition.page("*/*").zipped) == exposition.page("*/*").plain
+
+
+def test_promtool_finds_nothing_wrong():
+    """Prometheus' own checker accepts names, units, types and help texts."""
+    text = Exposition(a_view()).page("text/plain").plain
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_signals_that_were_asked_for_are_gauges():
+    """Utilization, memory, scheduler CPU, log staleness and health latency are there."""
+    view = a_view()
+    assert value(view, "gpu_utilization_ratio", gpu="0", uuid="GPU-0") == 0.0
+    assert value(view, "gpu_memory_used_bytes", gpu="0", uuid="GPU-0") == 76 * 1024**3
+    assert value(view, "process_cpu_ratio", server=NAME, process="scheduler_TP0") == 0.0
+    assert value(view, "log_staleness_seconds", server=NAME) == 60.0
+    assert value(view, "health_latency_seconds", server=NAME, path="/health") == 1.0
+
+
+def test_ages_are_times_on_the_clock_of_the_snapshot():
+    """The snapshot's time less a published time is the age."""
+    view = a_view()
+    now = value(view, "snapshot_timestamp_seconds")
+    assert now - value(view, "log_last_progress_timestamp_seconds", server=NAME) == 60.0
+    assert now - value(view, "server_last_movement_timestamp_seconds", server=NAME, signal="log") == 60.0
+
+
+def test_one_phase_holds():
+    """The phase is one of a closed set, the others are 0."""
+    found = {dict(labels)["phase"]: v for (name, labels), v in samples(a_view()).items() if name == "stallwatch_server_phase"}
+    assert found["ready"] == 1.0
+    assert sum(found.values()) == 1.0
+    assert len(found) == 10
+
+
+def test_a_server_that_has_gone_leaves_nothing_behind():
+    """After a server goes no series names it any more."""
+    exposition = Exposition(a_view())
+    exposition.page("text/plain")
+    exposition.publish(a_view(101.0, servers=(), readings=(gpus(101.0),)))
+    assert NAME.encode() not in exposition.page("text/plain").plain
+
+
+def test_a_signal_that_cannot_be_read_is_absent_and_named():
+    """Without a log there is no staleness, not even 0, and signal_success says which signal it is."""
+    view = a_view(readings=(gpus(100.0), processes(100.0), health(100.0)))
+    assert value(view, "log_staleness_seconds", server=NAME) is None
+    assert value(view, "signal_success", server=NAME, signal="log") == 0.0
+    assert value(view, "signal_success", server=NAME, signal="gpu") == 1.0
+
+
+def test_lost_gpus_are_no_signal():
+    """When all GPUs of a server are lost its gpu signal is missing, and they stay its GPUs."""
+    view = a_view(readings=(gpus(100.0, lost=True, memory=None),))
+    assert value(view, "signal_success", server=NAME, signal="gpu") == 0.0
+    assert value(view, "server_gpu_info", server=NAME, gpu="3", uuid="GPU-3", rank="TP3") == 1.0
+
+
+def test_the_limits_of_each_server_are_published():
+    """What the rules compare with is there for each server."""
+    assert value(a_view(), "server_limit_seconds", server=NAME, limit="silent") == 600.0
+
+
+def test_schedulers_present_and_expected():
+    """A scheduler that is gone shows as fewer than expected, down to zero."""
+    assert value(a_view(), "server_processes", server=NAME, role="scheduler") == 1.0
+    assert value(a_view(), "server_expected_processes", server=NAME, role="scheduler") == 8.0
+
+
+def test_the_exporter_tells_of_itself():
+    """Collectors and workers have their success, failures, restarts and stuck ones."""
+    view = a_view()
+    assert value(view, "collector_success", collector="gpu") == 1.0
+    assert value(view, "collector_failures_total", collector="gpu", reason="nvml_error") == 2.0
+    assert value(view, "worker_up", worker="host") == 1.0
+    assert value(view, "worker_up", worker="trial") is None
+    assert value(view, "worker_abandoned", worker="trial") == 1.0
+
+
+def test_hostile_names_do_not_break_the_page():
+    """A model that is called like an exposition line stays a label value."""
+    launch = replace(a_server().launch, model='x"} 1\nstallwatch_fake 1\n\\')
+    view = a_view(servers=(a_server(launch=launch),))
+    assert not any(name == "stallwatch_fake" for name, _ in samples(view))
+    assert any(dict(labels).get("model") == launch.model for name, labels in samples(view) if name == "stallwatch_server_info")
+
+
+def test_a_sample_that_is_there_twice_is_stated_once():
+    """A duplicate never fails a scrape."""
+    family = Family("stallwatch_x", "X.", "gauge", ("a",), ((("1",), 1.0), (("1",), 2.0)))
+    assert [sample.value for sample in metric(family).samples] == [1.0]
+
+
+def test_unchanged_readings_are_not_rendered_again():
+    """A collector whose reading is the same as before costs nothing in the next rendering."""
+    view = a_view()
+    exposition = Exposition(view)
+    exposition.page("text/plain")
+    before = {key: chunk.text for key, chunk in exposition._chunks.items()}
+    later = a_view(101.0, readings=view.snapshot.readings)
+    exposition.publish(later)
+    after = {key: chunk.text for key, chunk in exposition._chunks.items()}
+    same = {name for (_, name), text in after.items() if before[_, name] is text}
+    assert {"gpu", "build"} <= same
+    assert "own" not in same
+
+
+@pytest.mark.parametrize("reloaded", [True, False])
+def test_the_last_reload_is_told(reloaded):
+    """A configuration that could not be read shows."""
+    page = Exposition(a_view(), reloaded=lambda: reloaded).page("text/plain").plain.decode()
+    assert f"stallwatch_config_last_reload_successful {float(reloaded)}" in page
+
+
+def test_failures_of_one_server_are_no_failed_collector():
+    """What one server does not offer leaves the collector successful."""
+    snapshot = a_snapshot(1.0, failures=(Failure("log", "terminal", "", NAME),))
+    assert value(View(snapshot, {}, (LaneState("log", "", True, None, None, ()),), ()), "collector_success", collector="log") == 1.0

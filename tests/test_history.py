@@ -1,0 +1,205 @@
+"""History: what counts as movement, since when something is owed, and when a server is idle."""
+
+import pytest
+from readings import GIB, NAME, a_log, a_server, a_snapshot, gpus, health, moment, processes
+
+from stallwatch.config import Limits
+from stallwatch.history import History, limits_in_force
+from stallwatch.snapshot import Launch
+
+MIB = 1024**2
+
+
+def history():
+    """Return a history with the default limits."""
+    return History(lambda _name: Limits())
+
+
+def play(seconds, readings, start=0.0, past=None):
+    """Look once a second at what `readings(now)` gives and return the last past."""
+    past = past or history()
+    for now in range(int(start), int(start + seconds) + 1):
+        result = past.look(a_snapshot(float(now), *readings(float(now))))
+    return result[NAME]
+
+
+def test_every_readable_signal_has_an_age_from_the_first_sight():
+    """A server seen for the first time at 50 has not moved since 50 in what can be read, and nothing else."""
+    past = history().look(a_snapshot(50.0, processes(50.0), gpus(50.0)))[NAME]
+    assert dict(past.moved) == {"gpu_memory": 50.0, "io": 50.0, "faults": 50.0, "compile": 50.0}
+
+
+def test_a_signal_that_cannot_be_read_has_no_age():
+    """Where the log is missing there is no age of it; when it comes back its own time counts."""
+    past = history()
+    assert "log" in past.look(a_snapshot(0.0, a_log(0.0, progress=-30.0)))[NAME].moved
+    assert past.look(a_snapshot(1.0))[NAME].moved == {}
+    assert past.look(a_snapshot(2.0, a_log(2.0, progress=-30.0)))[NAME].moved["log"] == -30.0
+
+
+@pytest.mark.parametrize(("rise", "moves"), [(63 * MIB, False), (64 * MIB, True)])
+def test_gpu_memory_moves_when_any_gpu_rises_by_64_mib(rise, moves):
+    """The floor is 64 MiB on one GPU."""
+    past = history()
+    past.look(a_snapshot(0.0, gpus(0.0, memory=GIB)))
+    moved = past.look(a_snapshot(5.0, gpus(5.0, memory=GIB + rise)))[NAME].moved["gpu_memory"]
+    assert (moved == 5.0) == moves
+
+
+def test_gpu_memory_that_rises_slowly_moves_all_the_same():
+    """Steps of 20 MiB add up; a fall is no movement and sets the mark anew."""
+    past = history()
+    moved = []
+    for now, used in enumerate((1000, 1020, 1040, 1064, 500, 540, 563, 564)):
+        moved.append(past.look(a_snapshot(float(now), gpus(float(now), memory=used * MIB)))[NAME].moved["gpu_memory"])
+    assert moved == [0.0, 0.0, 0.0, 3.0, 3.0, 3.0, 3.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("signal", "counter", "floor"),
+    [("io", "rchar", MIB), ("io", "read_bytes", MIB), ("io", "write_bytes", MIB), ("faults", "faults", 1000), ("compile", "compiler_cpu_seconds", 0.2)],
+)
+def test_counters_move_at_their_floor_and_not_below(signal, counter, floor):
+    """Each counter of the process tree is movement from its floor per second on, measured over several seconds."""
+
+    def rising(per_second):
+        field = {"faults": "faults", "rchar": "rchar"}.get(counter, counter)
+        return lambda now: (processes(now, **{field: now * per_second}),)
+
+    assert play(30, rising(floor)).moved[signal] == 30.0
+    assert play(30, rising(floor * 0.98)).moved[signal] == 0.0
+
+
+def test_one_burst_is_not_a_trend():
+    """A burst of 3 MiB in one second, with nothing before and after, is below 1 MiB/s over ten seconds."""
+    assert play(40, lambda now: (processes(now, rchar=3 * MIB if now >= 20 else 0),)).moved["io"] == 0.0
+
+
+def test_file_pages_that_rise_are_io():
+    """Weights mapped from the page cache show neither reads nor rchar, but resident file pages."""
+    assert play(20, lambda now: (processes(now, file_bytes=int(now) * MIB),)).moved["io"] == 20.0
+
+
+def test_a_counter_that_begins_anew_is_no_movement():
+    """With another worker the accumulated counters fall to zero: the stamp stays where it was."""
+    past = history()
+    play(20, lambda now: (processes(now, faults=int(now) * 5000),), past=past)
+    result = play(20, lambda now: (processes(now, faults=0),), start=21, past=past)
+    assert 20.0 <= result.moved["faults"] < 31.0
+
+
+def test_without_permission_there_is_no_io_but_the_rest_counts():
+    """Where neither io nor file pages can be read, io has no age."""
+    reading = processes(0.0, rchar=None, read_bytes=None, write_bytes=None, resident_file_bytes=None)
+    assert set(history().look(a_snapshot(0.0, reading))[NAME].moved) == {"faults", "compile"}
+
+
+def test_not_ready_is_owed_since_the_server_was_started():
+    """An exporter that starts beside a server hanging for 40 minutes says so: the processes tell their start."""
+    server = a_server(born=-2400.0)
+    past = history().look(a_snapshot(0.0, a_log(0.0, phase="loading_weights"), servers=(server,)))[NAME]
+    assert (past.ready, past.demand_since["not_ready"]) == (False, pytest.approx(-2400.0))
+
+
+def test_a_refused_port_alone_says_not_ready():
+    """Without a log a refused port is enough to owe a start; weights in GPU memory give the coarse phase."""
+    past = history().look(a_snapshot(0.0, health(0.0, "refused"), gpus(0.0)))[NAME]
+    assert (past.ready, past.phase) == (False, "loaded")
+
+
+def test_ready_lasts_until_this_life_ends():
+    """A server that was ready and now refuses is not starting again; one that is started again is."""
+    past = history()
+    past.look(a_snapshot(0.0, health(0.0)))
+    assert past.look(a_snapshot(1.0, health(1.0, "refused", failures=1)))[NAME].ready
+    again = a_server(born=10.0)
+    again = type(again)(**{**{f: getattr(again, f) for f in again.__slots__}, "processes": again.processes[1:]})
+    assert past.look(a_snapshot(11.0, health(11.0, "refused"), servers=(again,)))[NAME].ready is False
+
+
+def test_one_failed_probe_is_not_a_demand_and_two_are():
+    """A long prefill fails one probe; only failing again and again means that something is owed."""
+    past = history()
+    past.look(a_snapshot(0.0, health(0.0)))
+    once = past.look(a_snapshot(40.0, health(40.0, "http_error", failures=1, latency=20.0, status=503)))[NAME]
+    assert dict(once.demand_since) == {}
+    twice = past.look(a_snapshot(60.0, health(60.0, "http_error", failures=2, latency=20.0, status=503)))[NAME]
+    assert dict(twice.demand_since) == {"probe_failing": 40.0}
+    assert past.look(a_snapshot(75.0, health(75.0)))[NAME].demand_since == {}
+
+
+def test_answers_that_need_no_scheduler_are_no_failures():
+    """401 is alive, and 404 is an endpoint that this version does not have."""
+    past = history()
+    past.look(a_snapshot(0.0, health(0.0)))
+    for now, (result, status) in enumerate((("unauthorized", 401), ("http_error", 404))):
+        reading = health(float(now), result, failures=9, status=status)
+        assert past.look(a_snapshot(float(now), reading))[NAME].demand_since == {}
+
+
+def test_a_demand_that_is_not_seen_for_a_minute_keeps_its_since():
+    """A gap in the probes does not begin the count anew; a longer one ends it."""
+    past = history()
+    past.look(a_snapshot(0.0, health(0.0)))
+    past.look(a_snapshot(50.0, health(50.0, "timeout", failures=2, latency=25.0)))
+    assert past.look(a_snapshot(110.0))[NAME].demand_since == {"probe_failing": 25.0}
+    assert past.look(a_snapshot(111.0))[NAME].demand_since == {}
+
+
+@pytest.mark.parametrize(
+    ("readings", "idle"),
+    [
+        ((health(1000.0), a_log(1000.0)), True),
+        ((health(1000.0, scope="http"), a_log(1000.0)), None),
+        ((health(1000.0), a_log(1000.0, progress=990.0)), False),
+        ((health(1000.0, "timeout", failures=3), a_log(1000.0)), False),
+        ((a_log(1000.0),), None),
+        ((a_log(1000.0, phase="capturing_graphs"),), False),
+        ((), None),
+    ],
+)
+def test_idle_is_known_only_when_the_scheduler_answered(readings, idle):
+    """Idle needs a ready server and an answer of its scheduler, and no work in the log of late; else it is unknown."""
+    past = history()
+    assert past.look(a_snapshot(1000.0, *readings))[NAME].idle is idle
+
+
+def test_when_a_gpu_was_last_busy():
+    """From 5 % on a GPU is busy; 3 % is about zero; never seen busy counts from the first sight."""
+    past = history()
+    assert past.look(a_snapshot(10.0, gpus(10.0, utilization=0.03)))[NAME].busy_at == 10.0
+    assert past.look(a_snapshot(20.0, gpus(20.0, utilization=0.05)))[NAME].busy_at == 20.0
+    assert past.look(a_snapshot(30.0, gpus(30.0, utilization=0.02)))[NAME].busy_at == 20.0
+    assert past.look(a_snapshot(40.0))[NAME].busy_at is None
+
+
+def test_a_server_that_is_gone_is_forgotten():
+    """History holds no more than the servers of the last snapshot."""
+    past = history()
+    past.look(a_snapshot(0.0))
+    assert past.look(a_snapshot(1.0, servers=())) == {}
+    assert past.look(a_snapshot(2.0))[NAME].first_seen == 2.0
+
+
+def test_a_clock_step_moves_no_age():
+    """Ages are monotonic: a Unix clock that jumps an hour changes nothing."""
+    past = history()
+    past.look(a_snapshot(0.0, processes(0.0)))
+    snapshot = a_snapshot(60.0, processes(60.0))
+    stepped = type(snapshot)(type(moment(0))(0.0, 60.0, 5060.0), snapshot.servers, snapshot.readings)
+    assert past.look(stepped)[NAME].moved["faults"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("readable", "phase", "nnodes", "limit"),
+    [
+        (("log", "gpu_memory", "io", "faults", "compile"), "loading_weights", 1, 300.0),
+        (("log", "io", "faults", "compile"), "loading_weights", 1, 600.0),
+        (("log", "gpu_memory", "io", "faults", "compile"), "distributed_init", 2, 1800.0),
+        (("log", "gpu_memory", "io", "faults", "compile"), "loading_weights", 2, 300.0),
+    ],
+)
+def test_how_long_a_start_may_rest(readable, phase, nnodes, limit):
+    """Five minutes when every sign of movement can be read, ten when not, more while several nodes meet."""
+    server = a_server(launch=Launch(port=30000, nnodes=nnodes))
+    assert limits_in_force(Limits(), server, phase, readable)["start_without_movement"] == limit

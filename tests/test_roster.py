@@ -1,0 +1,56 @@
+"""The roster: what is configured wins over what was found, and no two servers share a name."""
+
+from readings import a_server
+
+from stallwatch.config import ServerConfig, TlsConfig
+from stallwatch.roster import roster
+
+
+def test_what_is_found_stays_as_it_is_without_configuration():
+    """With no configuration the servers that were found are watched."""
+    found = (a_server(), a_server(name="sglang:30001"))
+    assert roster(found, ()) == found
+
+
+def test_a_configured_server_takes_the_processes_of_the_one_on_its_port():
+    """The port ties both together; name, log and expected ranks are those of the configuration."""
+    entry = ServerConfig(name="kimi", port=30000, log="/data/kimi.log", expected_schedulers=4)
+    (server,) = roster((a_server(log_absence="terminal: x"),), (entry,))
+    assert (server.name, server.log_path, server.log_absence, server.expected_schedulers) == ("kimi", "/data/kimi.log", "", 4)
+    assert len(server.processes) == 9
+
+
+def test_without_a_port_the_name_ties_them_together():
+    """An embedded engine has no port: it is configured by the name it was found under."""
+    (server,) = roster((a_server(name="sglang:embedded"),), (ServerConfig(name="sglang:embedded", log="/l"),))
+    assert server.log_path == "/l"
+
+
+def test_a_configured_server_that_is_not_seen_is_watched_all_the_same():
+    """Its port and log can be read before any process of it is found."""
+    (server,) = roster((), (ServerConfig(name="kimi", port=8000),))
+    assert (server.name, server.address, server.launch.port, server.processes) == ("kimi", "127.0.0.1", 8000, ())
+    assert server.log_absence.startswith("no_process")
+
+
+def test_host_and_tls_of_the_configuration_are_used():
+    """A configured address is trusted; TLS makes the probe https."""
+    entry = ServerConfig(name="kimi", port=8000, host="10.0.0.7", tls=TlsConfig())
+    (server,) = roster((), (entry,))
+    assert (server.address, server.launch.tls) == ("10.0.0.7", True)
+    (local,) = roster((), (ServerConfig(name="kimi", port=8000, host="localhost"),))
+    assert local.address == "127.0.0.1"
+
+
+def test_a_found_server_gives_way_to_a_configured_name():
+    """Two servers never share a name: the one that was only found gets its pid added."""
+    names = [server.name for server in roster((a_server(),), (ServerConfig(name="sglang:30000", port=31000),))]
+    assert names == ["sglang:30000", "sglang:30000#100"]
+
+
+def test_configured_gpus_and_engine_count():
+    """GPUs named by hand become the server's; an entry for another engine does not match."""
+    entry = ServerConfig(name="v", engine="vllm", port=30000, gpus=(2, 3))
+    servers = roster((a_server(),), (entry,))
+    assert [server.engine for server in servers] == ["vllm", "sglang"]
+    assert [place.index for place in servers[0].gpus] == [2, 3]

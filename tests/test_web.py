@@ -1,0 +1,104 @@
+"""Web: what each address answers, and that nothing it says can be more than text."""
+
+import gzip
+import time
+from dataclasses import replace
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from readings import a_server
+from test_exposition import OPENMETRICS, a_view
+
+from stallwatch.config import WebConfig
+from stallwatch.exposition import Exposition
+from stallwatch.monitor import View
+from stallwatch.snapshot import Failure, Moment, Snapshot
+from stallwatch.web import application
+
+EMPTY = View(Snapshot(Moment(0.0, 0.0, 0.0)), {}, (), ())
+
+
+@pytest.fixture
+async def serve():
+    """Serve an application and return a client of it."""
+    clients = []
+
+    async def start(view=EMPTY, reload_error=None, **config):
+        async def reload():
+            return reload_error
+
+        app = application(WebConfig(**config), Exposition(view), lambda: view, reload)
+        clients.append(TestClient(TestServer(app)))
+        await clients[-1].start_server()
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        await client.close()
+
+
+async def test_metrics_in_the_format_that_is_asked_for(serve):
+    """Prometheus gets OpenMetrics, others text, gzipped where they take it."""
+    client = await serve(a_view())
+    text = await client.get("/metrics")
+    assert text.headers["Content-Type"].startswith("text/plain; version=")
+    assert b"stallwatch_build_info" in await text.read()
+    openmetrics = await client.get("/metrics", headers={"Accept": OPENMETRICS})
+    assert openmetrics.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert openmetrics.headers["Content-Encoding"] == "gzip"
+    assert (await openmetrics.read()).endswith(b"# EOF\n")
+
+
+async def test_metrics_are_plain_for_those_who_cannot_unzip(serve):
+    """Without Accept-Encoding the bytes are plain."""
+    client = await serve(a_view())
+    response = await client.get("/metrics", headers={"Accept-Encoding": "identity"}, auto_decompress=False)
+    assert "Content-Encoding" not in response.headers
+    with pytest.raises(gzip.BadGzipFile):
+        gzip.decompress(await response.read())
+
+
+async def test_the_path_of_the_metrics_is_configured(serve):
+    """Another telemetry path is served and linked, and the usual one is not there."""
+    client = await serve(a_view(), telemetry_path="/stats")
+    assert (await client.get("/stats")).status == 200
+    assert (await client.get("/metrics")).status == 404
+    assert 'href="/stats"' in await (await client.get("/")).text()
+
+
+async def test_the_page_says_one_line_per_server(serve):
+    """A person sees each server with its phase, and what cannot be read."""
+    view = a_view()
+    view = replace(view, snapshot=replace(view.snapshot, failures=(Failure("log", "terminal", "writes to a terminal", "a"),)))
+    text = await (await (await serve(view)).get("/")).text()
+    assert "sglang:30000: ready, up to 76 GiB on each of 8 GPUs" in text
+    assert "a: log: terminal (writes to a terminal)" in text
+
+
+async def test_what_a_server_calls_itself_is_escaped(serve):
+    """A server named like a script is text on the page."""
+    view = a_view(servers=(a_server(name="<script>alert(1)</script>"),))
+    response = await (await serve(view)).get("/")
+    text = await response.text()
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_healthy_is_about_the_process_and_ready_about_the_snapshot(serve):
+    """Before the first look the exporter is healthy but not ready; with a fresh snapshot it is both."""
+    client = await serve()
+    assert (await client.get("/-/healthy")).status == 200
+    assert (await client.get("/-/ready")).status == 503
+    assert (await (await serve(a_view(now=time.monotonic()))).get("/-/ready")).status == 200
+    assert (await (await serve(a_view(now=time.monotonic() - 31))).get("/-/ready")).status == 503
+
+
+async def test_reload_over_http_is_off_unless_enabled(serve):
+    """POST /-/reload is refused by default, and says what is wrong with a bad file when it is on."""
+    assert (await (await serve()).post("/-/reload")).status == 403
+    assert (await (await serve(enable_lifecycle=True)).post("/-/reload")).status == 200
+    bad = await (await serve(enable_lifecycle=True, reload_error="stallwatch.yml: x: unknown key")).post("/-/reload")
+    assert (bad.status, await bad.text()) == (400, "stallwatch.yml: x: unknown key\n")
+    assert (await (await serve(enable_lifecycle=True)).get("/-/reload")).status == 405
