@@ -8,6 +8,13 @@ from collections import Counter
 from stallwatch.procfs import TICKS_PER_SECOND, read_file
 
 OUR_NETWORK = "net:[4026531840]"
+ROUTES = """Main:
+  +-- 10.0.0.0/8 2 0 2
+     |-- 10.0.0.0
+        /8 link UNICAST
+     |-- 10.0.0.5
+        /32 host LOCAL
+"""
 TCP_HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 
@@ -40,12 +47,12 @@ class ProcTree:
         cwd="/",
         exe="/usr/bin/python3",
     ):
-        """Add a process; `start` is in seconds since boot, `fds` maps descriptors to a link, or to a link and its flags."""
+        """Add a process; `start` is seconds since boot, `fds` maps descriptors to links, or to links and flags."""
         folder = self.root / str(pid)
         (folder / "fd").mkdir(parents=True, exist_ok=True)
         (folder / "fdinfo").mkdir(exist_ok=True)
         self._stat(
-            pid, comm or os.path.basename(argv[0] if argv else "kthread")[:15], state, ppid, pgrp, session, start
+            pid, comm or (argv[0] if argv else "kthread").rpartition("/")[2][:15], state, ppid, pgrp, session, start
         )
         (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in argv))
         (folder / "environ").write_bytes(b"".join(word.encode() + b"\0" for word in environ))
@@ -57,6 +64,13 @@ class ProcTree:
         for descriptor, target in (fds or {}).items():
             self.open(pid, descriptor, *([target] if isinstance(target, (str, os.PathLike)) else target))
         return pid
+
+    def add_others(self, pids):
+        """Add processes that are of no interest, with only what a look reads of them."""
+        for pid in pids:
+            (self.root / str(pid)).mkdir()
+            self._stat(pid, "sleep", "S", 1, 1, 1, 1000.0)
+            (self.root / str(pid) / "cmdline").write_bytes(b"sleep\x001\0")
 
     def title(self, pid, title, **changes):
         """Let a process title itself as setproctitle does: padded with NULs, its environment wiped."""
@@ -99,23 +113,20 @@ class ProcTree:
         (self.root / str(pid) / "fdinfo" / str(descriptor)).write_text(f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t1\n")
 
     def network(self, name, listeners=()):
-        """Say who listens in a network namespace: address, port and inode; the tables end with a connection, as real ones do."""
+        """Say who listens in a namespace: address, port and inode; a connection follows, as in real tables."""
         folder = self.root / "networks" / name
         folder.mkdir(parents=True, exist_ok=True)
         for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
             mine = [one for one in listeners if (":" in one[0]) == (family == socket.AF_INET6)]
-            lines = [_tcp_line(family, "0A", *one) for one in mine] + [
-                _tcp_line(family, "01", "::1" if family == socket.AF_INET6 else "127.0.0.1", 9, 99)
-            ]
-            (folder / table).write_text(TCP_HEADER + "".join(lines))
-        (folder / "fib_trie").write_text(
-            "Main:\n  +-- 10.0.0.0/8 2 0 2\n     |-- 10.0.0.0\n        /8 link UNICAST\n     |-- 10.0.0.5\n        /32 host LOCAL\n"
-        )
+            lines = [_tcp_line(family, "0A", *one) for one in mine]
+            connection = _tcp_line(family, "01", "::1" if family == socket.AF_INET6 else "127.0.0.1", 9, 99)
+            (folder / table).write_text(TCP_HEADER + "".join((*lines, connection)))
+        (folder / "fib_trie").write_text(ROUTES)
         (folder / "if_inet6").write_text("fd000000000000000000000000000005 02 40 00 80     eth0\n")
 
-    def _stat(self, pid, comm, state, ppid, pgrp, session, start):
-        rest = "0 -1 4194560 1 0 0 0 5 6 0 0 20 0 1 0"
-        text = f"{pid} ({comm}) {state} {ppid} {pgrp} {session} {rest} {round(start * TICKS_PER_SECOND)} 1000 10 18446744073709551615\n"
+    def _stat(self, pid, comm, state, ppid, pgrp, session, start):  # noqa: PLR0917  (the fields of the file)
+        middle, ticks = "0 -1 4194560 1 0 0 0 5 6 0 0 20 0 1 0", round(start * TICKS_PER_SECOND)
+        text = f"{pid} ({comm}) {state} {ppid} {pgrp} {session} {middle} {ticks} 1000 10 18446744073709551615\n"
         (self.root / str(pid) / "stat").write_text(text)
 
     def _fields(self, pid):
@@ -142,6 +153,7 @@ class CountingRead:
         self.names = []
 
     def __call__(self, path, limit):
+        """Read, and remember the name."""
         self.names.append(path.rpartition("/")[2])
         return read_file(path, limit)
 
@@ -154,4 +166,5 @@ class CountingRead:
 def _tcp_line(family, state, address, port, inode):
     data = socket.inet_pton(family, address)
     text = "".join(f"{word:08X}" for word in struct.unpack(f"={len(data) // 4}I", data))
-    return f"   0: {text}:{port:04X} {'0' * len(text)}:0000 {state} 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0 100 0 0 10 0\n"
+    ends, queues = f"{text}:{port:04X} {'0' * len(text)}:0000", "00000000:00000000 00:00000000 00000000"
+    return f"   0: {ends} {state} {queues}     0        0 {inode} 1 0 100 0 0 10 0\n"

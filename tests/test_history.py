@@ -118,14 +118,22 @@ def test_ready_lasts_until_this_life_ends():
 
 
 def test_one_failed_probe_is_not_a_demand_and_two_are():
-    """A long prefill fails one probe; only failing again and again means that something is owed."""
+    """A long prefill fails one probe; only failing again and again means that something is owed, since the first."""
     past = history()
     past.look(a_snapshot(0.0, health(0.0)))
     once = past.look(a_snapshot(40.0, health(40.0, "http_error", failures=1, latency=20.0, status=503)))[NAME]
     assert dict(once.demand_since) == {}
+    assert past.look(a_snapshot(41.0, health(40.0, "http_error", failures=1, latency=20.0, status=503)))[NAME].demand_since == {}
     twice = past.look(a_snapshot(60.0, health(60.0, "http_error", failures=2, latency=20.0, status=503)))[NAME]
-    assert dict(twice.demand_since) == {"probe_failing": 40.0}
+    assert dict(twice.demand_since) == {"probe_failing": 20.0}
     assert past.look(a_snapshot(75.0, health(75.0)))[NAME].demand_since == {}
+
+
+def test_probes_that_were_refused_during_the_start_do_not_count():
+    """A server that just became ready owes nothing for the probes that its start refused."""
+    past = history()
+    past.look(a_snapshot(0.0, health(0.0, "refused", failures=7), a_log(0.0, phase="capturing_graphs")))
+    assert past.look(a_snapshot(1.0, health(0.0, "refused", failures=7), a_log(1.0)))[NAME].demand_since == {}
 
 
 def test_answers_that_need_no_scheduler_are_no_failures():
@@ -141,8 +149,9 @@ def test_a_demand_that_is_not_seen_for_a_minute_keeps_its_since():
     """A gap in the probes does not begin the count anew; a longer one ends it."""
     past = history()
     past.look(a_snapshot(0.0, health(0.0)))
+    past.look(a_snapshot(25.0, health(25.0, "timeout", failures=1, latency=25.0)))
     past.look(a_snapshot(50.0, health(50.0, "timeout", failures=2, latency=25.0)))
-    assert past.look(a_snapshot(110.0))[NAME].demand_since == {"probe_failing": 25.0}
+    assert past.look(a_snapshot(110.0))[NAME].demand_since == {"probe_failing": 0.0}
     assert past.look(a_snapshot(111.0))[NAME].demand_since == {}
 
 
@@ -152,7 +161,7 @@ def test_a_demand_that_is_not_seen_for_a_minute_keeps_its_since():
         ((health(1000.0), a_log(1000.0)), True),
         ((health(1000.0, scope="http"), a_log(1000.0)), None),
         ((health(1000.0), a_log(1000.0, progress=990.0)), False),
-        ((health(1000.0, "timeout", failures=3), a_log(1000.0)), False),
+        ((health(1000.0, "timeout", failures=1), a_log(1000.0)), None),
         ((a_log(1000.0),), None),
         ((a_log(1000.0, phase="capturing_graphs"),), False),
         ((), None),

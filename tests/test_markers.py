@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from stallwatch import markers
 from stallwatch.scan import Scanner
 from stallwatch.snapshot import PHASES
@@ -74,15 +75,27 @@ def test_sglang_phases_of_all_versions(text, phase, word):
         (b"INFO 11-29 17:14:36 [api_utils.py:286] non-default args: {'api_key': 'k'}", "launch", "launch"),
         (b"INFO 11-29 17:14:42 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with", "launch", "engine_init"),
         (b"INFO 01-02 03:04:05 core.py:58] Initializing a V1 LLM engine (v0.8.5) with", "launch", "engine_init"),
-        (b"INFO 11-29 17:14:50 [x.py:1] world_size=2 rank=0 distributed_init_method=tcp", "distributed_init", "dist_init"),
+        (
+            b"INFO 11-29 17:14:50 [x.py:1] world_size=2 rank=0 distributed_init_method=tcp",
+            "distributed_init",
+            "dist_init",
+        ),
         (b"INFO 11-29 17:14:50 [x.py:1] vLLM is using nccl==2.27.3", "distributed_init", "dist_init"),
         (b"INFO 11-29 17:14:50 [x.py:1] Starting to load model /m...", "loading_weights", "load_begin"),
         (b"INFO 11-29 17:14:50 [x.py:1] Loading weights took 9.01 seconds", "loading_weights", "weights_read"),
         (b"INFO 11-29 17:14:50 [x.py:1] Model loading took 61.03 GiB and 33.52 seconds", "loaded", "load_end"),
         (b"INFO 11-29 17:14:50 [x.py:1] Dynamo bytecode transform time: 5.73 s", "compiling", "compiling"),
-        (b"INFO 11-29 17:14:50 [x.py:1] Compiling a graph for compile range (1, 2048) takes 9 s", "compiling", "compiling"),
+        (
+            b"INFO 11-29 17:14:50 [x.py:1] Compiling a graph for compile range (1, 2048) takes 9 s",
+            "compiling",
+            "compiling",
+        ),
         (b"INFO 11-29 17:14:50 [x.py:1] GPU KV cache size: 49,152 tokens", "allocating_memory", "kv_alloc"),
-        (b"INFO 11-29 17:14:50 [x.py:1] Graph capturing finished in 8 secs, took 0.31 GiB", "capturing_graphs", "graph_end"),
+        (
+            b"INFO 11-29 17:14:50 [x.py:1] Graph capturing finished in 8 secs, took 0.31 GiB",
+            "capturing_graphs",
+            "graph_end",
+        ),
         (b"INFO 11-29 17:14:50 [x.py:1] Starting vLLM API server 0 on http://0.0.0.0:8000", "warming_up", "http_up"),
         (b"INFO:     Application startup complete.", "ready", "ready"),
         (b"INFO 11-29 17:15:39 [launcher.py:254] [shutdown] API server: shutdown triggered", "stopping", "stopping"),
@@ -109,7 +122,10 @@ def test_vllm_phases(text, phase, word):
         (b'INFO:     10.0.0.9:40500 - "GET /health HTTP/1.1" 200 OK', "access"),
         (b'INFO:     2001:db8::1:40500 - "POST /generate?x=%20y HTTP/1.1" 503 Service Unavailable', "access"),
         (b"Endpoint '/get_model_info' is deprecated and will be removed", "other"),
-        (b"Receive: obj=GenerateReqInput(text='[2026-03-04 10:00:00] Decode batch, #running-req: 1', rid='a')", "other"),
+        (
+            b"Receive: obj=GenerateReqInput(text='[2026-03-04 10:00:00] Decode batch, #running-req: 1', rid='a')",
+            "other",
+        ),
         (b"Received output for rid='HEALTH_CHECK_1' but the state was deleted in TokenizerManager.", "other"),
         (b"waiting for baton release at /root/.cache/lock", "other"),
         (b"Using KV cache dtype: torch.bfloat16", "other"),
@@ -128,7 +144,10 @@ def test_kinds_of_sglang_lines(line, expected):
         (b"Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 9 reqs", "heartbeat"),
         (b"No available shared memory broadcast block found in 60 seconds.", "other"),
         (b"Waiting for 1 local, 0 remote core engine proc(s) to start.", "other"),
-        (b"Received request cmpl-1: prompt: 'Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 9'", "other"),
+        (
+            b"Received request cmpl-1: prompt: 'Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 9'",
+            "other",
+        ),
     ],
 )
 def test_kinds_of_vllm_lines(line, expected):
@@ -214,8 +233,11 @@ def test_bars_of_other_phases(bar, phase):
 
 
 def test_version_is_read_where_a_line_states_it():
-    """vLLM states its version in its banner and when the engine starts; SGLang nowhere."""
-    assert scan(b"INFO 11-29 17:14:42 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with", "vllm").version == "0.32.0"
+    """The banner of vLLM states its version, and so does the start of its engine; SGLang states none."""
+    assert (
+        scan(b"INFO 11-29 17:14:42 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with", "vllm").version
+        == "0.32.0"
+    )
     assert scan("(APIServer pid=1) INFO  █ ▀▀  █  version 0.9.2rc1".encode(), "vllm").version == "0.9.2rc1"
     assert scan(STAMP + b"Load weight end. ").version == ""
 

@@ -343,18 +343,17 @@ def test_every_call_is_announced_and_skipped_where_told(state):
     nvml.skip = frozenset({notes[-1]})
     with pytest.raises(CallError) as caught:
         nvml.devices[1].power_watts()
-    assert (caught.value.reason, caught.value.final) == ("quarantined", False)
+    assert (caught.value.reason, caught.value.final) == ("quarantined", True)
     assert nvml.devices[0].power_watts() == 70
-    assert nvml.devices[1].energy_joules() == 0
-    assert driver.calls == ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption"]
+    assert driver.calls == ["nvmlDeviceGetPowerUsage"]
 
 
-def test_gpu_of_which_two_calls_hung_is_left_alone(state):
-    """After two calls of one GPU that did not return, the others of it are not tried either."""
+def test_gpu_of_which_a_call_hung_is_left_alone(state):
+    """After one call of a GPU that did not return, the others of it are not tried either."""
     driver = Counted(write_state(state, "gpus 2"))
     nvml, _ = started(state, driver)
     driver.calls.clear()
-    nvml.skip = frozenset({"gpu 1 nvmlDeviceGetPowerUsage", "gpu 1 nvmlDeviceGetName"})
+    nvml.skip = frozenset({"gpu 1 nvmlDeviceGetPowerUsage"})
     with pytest.raises(CallError) as caught:
         nvml.devices[1].energy_joules()
     assert (caught.value.reason, caught.value.final) == ("quarantined", True)

@@ -43,10 +43,9 @@ def watch(tmp_path):
 
 def test_ten_thousand_others_cost_the_listing_and_their_share(watch):
     """Each is read when it is new and once a minute after that, evenly spread, and none of them by its stat again."""
-    for pid in range(10_000, 20_000):
-        watch.tree.add(pid, "sleep", "1")
-    watch.tree.add(1, *LAUNCHER, ppid=0)
-    watch.tree.titled(2, "sglang::scheduler_TP0", ppid=1)
+    watch.tree.add_others(range(10_000, 20_000))
+    watch.tree.add(2, *LAUNCHER)
+    watch.tree.titled(3, "sglang::scheduler_TP0", ppid=2)
     assert watch.look() == {"stat": 10_002, "cmdline": 10_002}
     looks = [watch.look() for _ in range(24)]
     assert all(look["stat"] == 2 for look in looks)
@@ -100,11 +99,14 @@ def test_children_of_a_launcher_are_looked_at_however_old(watch):
 
 
 def test_titles_are_not_read_twice(watch):
-    """Reading a command line can block, and a title stays."""
+    """Reading a command line can block, and a title stays; so does what old children run, while their name does."""
     watch.tree.add(1, *LAUNCHER, ppid=0)
     watch.tree.titled(7, "sglang::scheduler_TP0", ppid=1)
     watch.look()
-    assert watch.look() == {"stat": 2}
+    for pid in range(20, 50):
+        watch.tree.add(pid, "python3", "pool.py", ppid=7)
+    watch.look()
+    assert watch.look() == {"stat": 32}
 
 
 def test_a_pid_used_again_is_another_process(watch):

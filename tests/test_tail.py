@@ -3,8 +3,10 @@
 import os
 import sys
 from itertools import count
+from pathlib import Path
 
 import pytest
+
 from stallwatch import tail as module
 from stallwatch.tail import Lines, NotRegularFileError, Tail, clean
 
@@ -39,6 +41,11 @@ def opened():
     active.clear()
 
 
+def count_of_descriptors():
+    """Count what this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def append(path, data):
     """Write to the end of a file."""
     with path.open("ab") as file:
@@ -48,7 +55,14 @@ def append(path, data):
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 10_000])
 def test_lines_are_the_same_however_the_file_is_cut(size):
     """Pieces of any size give the same lines."""
-    data = b"one\r\ntwo\n\n\r" + BAR + b"\r" + BAR + b"[x] three\n\x1b[32mgreen\x1b[0m\r\r\nbad \xff utf\xc3\n\0\0four\n" + BAR
+    data = (
+        b"one\r\ntwo\n\n\r"
+        + BAR
+        + b"\r"
+        + BAR
+        + b"[x] three\n\x1b[32mgreen\x1b[0m\r\r\nbad \xff utf\xc3\n\0\0four\n"
+        + BAR
+    )
     lines = Lines()
     cut = b"".join(lines.cut(data[at : at + size]) for at in range(0, len(data), size))
     parts = [b"one", b"two", BAR, BAR, b"[x] three", b"green", b"bad \xff utf\xc3", b"four", BAR]
@@ -197,14 +211,14 @@ def test_what_is_no_regular_file_is_never_opened(path, tmp_path, follow, opened)
 
 def test_descriptors_do_not_pile_up(path, follow):
     """After many rotations one descriptor is open, and none after closing."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = count_of_descriptors()
     for _ in range(20):
         path.unlink(missing_ok=True)
         path.write_bytes(b"x\n")
         assert follow() == b"x\n"
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert count_of_descriptors() == before + 1
     follow.tail.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert count_of_descriptors() == before
 
 
 def test_a_large_file_is_first_read_near_its_end_from_the_beginning_of_a_line(path, follow):

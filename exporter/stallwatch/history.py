@@ -129,6 +129,15 @@ class _Ratchet:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """Probes of one path that failed one after another: when the first began, when the last ended, how many."""
+
+    first: float
+    last: float
+    count: int
+
+
 @dataclass
 class _Track:
     """What one life of a server has shown so far."""
@@ -136,6 +145,7 @@ class _Track:
     first_seen: float
     moved: dict[str, float] = field(default_factory=dict)
     demand: dict[str, tuple[float, float]] = field(default_factory=dict)  # reason -> since, last seen
+    failed: dict[str, _Failing] = field(default_factory=dict)
     ready: bool | None = None
     busy_at: float | None = None
     phase: str | None = None
@@ -215,8 +225,7 @@ class _Track:
         owed: dict[str, float] = {}
         if self.ready is False:
             owed["not_ready"] = started(sight.server, sight.moment, self.first_seen)
-        failing = [probe.at - probe.latency for probe in sight.probes if _fails(probe)]
-        if self.ready and failing:
+        if self.ready and (failing := self._failing(sight.probes)):
             owed["probe_failing"] = min(failing)
         for reason, since in owed.items():
             self.demand[reason] = (self.demand.get(reason, (since, 0))[0], now)
@@ -224,6 +233,19 @@ class _Track:
             unseen = reason == "probe_failing" and not sight.probes
             if not unseen or now - self.demand[reason][1] > DEMAND_MEMORY:
                 del self.demand[reason]
+
+    def _failing(self, probes: tuple[Probe, ...]) -> list[float]:
+        """Return when each path began to fail that has failed again and again since the server was ready."""
+        for probe in probes:
+            row = self.failed.get(probe.path)
+            if not _unanswered(probe):
+                self.failed.pop(probe.path, None)
+            elif row is None:
+                self.failed[probe.path] = _Failing(probe.at - probe.latency, probe.at, 1)
+            elif row.last != probe.at:
+                self.failed[probe.path] = _Failing(row.first, probe.at, row.count + 1)
+        rows = [self.failed[probe.path] for probe in probes if probe.path in self.failed]
+        return [row.first for row in rows if row.count >= FAILING_PROBES]
 
     def _idle(self, sight: _Sight) -> bool | None:
         if not self.ready:
@@ -252,10 +274,9 @@ def started(server: Server, moment: Moment, otherwise: float) -> float:
     return moment.monotonic - (moment.boottime - min(starts)) if starts else otherwise
 
 
-def _fails(probe: Probe) -> bool:
-    """Tell whether a probe fails again and again in a way that means unanswered work."""
-    no_answer = probe.result in NO_ANSWER or (probe.result == "http_error" and (probe.status or 0) >= 500)
-    return no_answer and probe.consecutive_failures >= FAILING_PROBES
+def _unanswered(probe: Probe) -> bool:
+    """Tell whether a probe failed in a way that means unanswered work: a 401 is alive, a 404 is not offered."""
+    return probe.result in NO_ANSWER or (probe.result == "http_error" and (probe.status or 0) >= 500)
 
 
 def limits_in_force(limits: Limits, server: Server, phase: str | None, readable: tuple[str, ...]) -> dict[str, float]:

@@ -1,15 +1,23 @@
-"""What has its log told of one life of a server?
+"""What has its log told of this life of a server?
 
 A life begins when the server is started. Phases only go forward in it, for the server and for each rank: a draft model
 loads weights of its own after the graphs of the first one were captured, and that is no way back.
+
+The ages of what a file held before us come from its modification time and from the differences between the times that
+its lines state, so that no time zone matters; from there on, from the moments at which new lines were seen.
 """
 
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from stallwatch.markers import SERVING
-from stallwatch.scan import Mark
-from stallwatch.snapshot import PHASES
+from stallwatch.markers import ERROR_KINDS, KINDS, SERVING
+from stallwatch.scan import Mark, Scanner
+from stallwatch.snapshot import PHASES, Moment
+from stallwatch.tail import Tail
+
+CLOCK_SLACK = 1.0  # stated times are whole seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,133 @@ class Life:
         return tuple(
             sorted(self.ranks.values(), key=lambda rank: [int(number) for number in re.findall(r"\d+", rank.rank)])
         )
+
+
+class Follower:
+    """Follows the log of one server over rotations and lives."""
+
+    def __init__(self, engine: str) -> None:
+        self._scanner = Scanner(engine)
+        self._tail: Tail | None = None
+        self._path = self._incarnation = ""
+        self._life = Life()
+        self._launched: float | None = None  # when a line that begins a life was seen
+        self._old = True  # what is read was there before us, and is dated by the clock of the log
+        self._clock = -math.inf  # what that clock said last
+        self._offered = b""
+        self.last_write = 0.0
+        self._written = False  # whether the line above is known
+        self._rotations = self._skipped = 0  # of paths before
+        self.version = ""
+        self.lines: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        self.errors: Counter[str] = Counter(dict.fromkeys(ERROR_KINDS, 0))
+
+    @property
+    def size(self) -> int:
+        """Return the size of the file."""
+        return self._tail.size if self._tail else 0
+
+    @property
+    def rotations(self) -> int:
+        """Return how often the file was rotated or truncated."""
+        return self._rotations + (self._tail.rotations if self._tail else 0)
+
+    @property
+    def skipped_bytes(self) -> int:
+        """Return how many bytes were left out since the reader was too far behind."""
+        return self._skipped + (self._tail.skipped_bytes if self._tail else 0)
+
+    def look(self, path: str, incarnation: str, born: float | None, now: Moment) -> Life:
+        """Read what is new of this path and return what is known; raise OSError where there is nothing to read.
+
+        `born` is when this incarnation of the server was started (monotonic), None where that is not known.
+        """
+        tail = self._follow(path)
+        self._notice_restart(incarnation, born)
+        try:
+            for lines in tail.look():
+                self._take(lines, now.monotonic)
+        except FileNotFoundError:
+            self._old = False  # what appears from now on is new
+            raise
+        self._offer(tail.unfinished, now.monotonic)
+        written = now.monotonic
+        if self._old or not self._written:
+            written -= _age(tail.modified, now)
+        if tail.grew or not self._written:
+            self.last_write, self._written = written, True
+        life = self._dated_life(written, born) if self._old else self._life
+        if self._old and not tail.behind:
+            self._life, self._old = life, False
+        return life
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._tail:
+            self._tail.close()
+
+    def _follow(self, path: str) -> Tail:
+        if self._tail and path == self._path:
+            return self._tail
+        if self._tail:
+            self._tail.close()
+            self._rotations += self._tail.rotations
+            self._skipped += self._tail.skipped_bytes
+            self._begin_life()
+        self._tail, self._path = Tail(path), path
+        self._old, self._clock, self._offered, self._written = True, -math.inf, b"", False
+        return self._tail
+
+    def _notice_restart(self, incarnation: str, born: float | None) -> None:
+        """Forget the life before, unless the log has told already that a new one began."""
+        told = self._launched is not None and born is not None and self._launched >= born
+        if self._incarnation and incarnation != self._incarnation and not told:
+            self._begin_life()
+        self._incarnation = incarnation
+
+    def _begin_life(self) -> None:
+        self._life = Life()
+        self._scanner.forget_bars()
+
+    def _dated_life(self, written: float, born: float | None) -> Life:
+        life = self._life.dated(self._clock, written)
+        if born is not None and life.phase_since is not None and life.phase_since < born - CLOCK_SLACK:
+            return Life()  # an earlier life told that, and this one has not told anything yet
+        return life
+
+    def _take(self, lines: bytes, now: float) -> None:
+        found = self._scanner.scan(lines, dated=self._old)
+        self.lines.update(found.lines)
+        self.errors.update(found.errors)
+        self.version = found.version or self.version
+        for mark in found.marks:
+            if mark.marker.begins_life:
+                self._life = Life()
+                self._launched = None if self._old else now
+            self._life.take(mark, self._time_of(mark, now))
+        if found.last_written is not None:
+            self._clock = found.last_written
+
+    def _time_of(self, mark: Mark, now: float) -> float:
+        if not self._old:
+            return now
+        if mark.written is not None:
+            return mark.written
+        return self._clock if math.isfinite(self._clock) else math.inf  # not known: no older than the last write
+
+    def _offer(self, unfinished: bytes, now: float) -> None:
+        """Take phases from a line that has no end yet, and maybe never will; it is counted when it ends."""
+        if unfinished == self._offered:
+            return
+        self._offered = unfinished
+        for mark in self._scanner.scan(unfinished + b"\n", dated=self._old).marks:
+            if mark.marker.phase and not mark.marker.begins_life:
+                self._life.take(mark, self._time_of(mark, now))
+
+
+def _age(modified: float, now: Moment) -> float:
+    """Return how long ago the file was written; a time in the future or before 1970 tells nothing, so it is now."""
+    return max(0.0, now.unix - modified) if modified > 0 else 0.0
 
 
 def _further(phase: str, than: str | None) -> bool:

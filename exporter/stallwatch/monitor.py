@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,9 @@ logger = logging.getLogger("stallwatch.monitor")
 OFFSET_STEP = 0.05
 """Monotonic times become Unix times by an offset; it follows the clock in steps, so that a time that is published does
 not tremble by microseconds from one scrape to the next."""
+
+
+RENEW_AFTER = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Monitor:
         self._placement = Placement()
         self._history = History(lambda name: self._config.limits_of(name))
         self._changes = Changes(logger)
+        self._renewed = time.monotonic()
         self._offset = time.time() - time.monotonic()
         self._lanes: dict[tuple[str, str, str], Lane] = {}
         self._set_lanes()
@@ -144,6 +148,7 @@ class Monitor:
             await asyncio.wait(begun, timeout=self._config.interval / 2)
         self._harvest()
         self._try_quarantined()
+        self._renew_outdated()
         self.view = self._look()
         for watcher in self._watchers:
             watcher(self.view)
@@ -223,7 +228,7 @@ class Monitor:
         now = time.monotonic()
         for lane in self._lanes.values():
             error = lane.harvest(now)
-            if error and error.stuck_in.startswith(("pid ", "log ")):
+            if error:
                 self._quarantine.add(error.stuck_in)
         found, _ = self._lanes[discovery.NAME, "", ""].outcome(now)
         # A look that fails does not make servers vanish: their own signals tell when they are gone.
@@ -233,11 +238,30 @@ class Monitor:
             self._health.forget({server.name for server in self._servers})
             self._set_lanes()
 
+    def _renew_outdated(self) -> None:
+        """Replace a worker that holds the library of a driver which has been replaced: only a new process loads the new one."""
+        now = time.monotonic()
+        lane = self._lanes.get((gpu.NAME, "", ""))
+        outdated = lane is not None and any(f.reason == "version_mismatch" for f in lane.outcome(now)[1])
+        if outdated and now - self._renewed >= RENEW_AFTER:
+            self._renewed = now
+            self._workers["gpu"].retire()
+
     def _try_quarantined(self) -> None:
-        if not self._trials and (due := self._quarantine.due()):
-            trial = asyncio.ensure_future(self._try(due[0]))
-            self._trials.add(trial)
-            trial.add_done_callback(self._trials.discard)
+        for note in self._quarantine.due():
+            if note.startswith("gpu "):
+                self._retry_gpu(note)
+            elif not self._trials:
+                trial = asyncio.ensure_future(self._try(note))
+                self._trials.add(trial)
+                trial.add_done_callback(self._trials.discard)
+
+    def _retry_gpu(self, note: str) -> None:
+        """Read a GPU again only once the worker that was stuck with it has ended: two stuck ones would cost all GPUs."""
+        if self._workers["gpu"].state().abandoned:
+            self._quarantine.add(note)
+        else:
+            self._quarantine.release(note)
 
     async def _try(self, note: str) -> None:
         try:
@@ -252,7 +276,8 @@ class Monitor:
     def _look(self) -> View:
         moment = self._moment()
         outcomes = [lane.outcome(moment.monotonic) for lane in self._lanes.values()]
-        readings = tuple(reading for reading, _ in outcomes if reading is not None)
+        names = {server.name for server in self._servers}
+        readings = tuple(_of_present(reading, names) for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
         self._changes.see({(f.collector, f.server, f.reason): f.detail for f in failures})
         seen = Snapshot(moment, (), readings, failures)
@@ -273,6 +298,16 @@ class Monitor:
         if abs(now.unix - now.monotonic - self._offset) > OFFSET_STEP:
             self._offset = now.unix - now.monotonic
         return Moment(now.monotonic + self._offset, now.monotonic, now.boottime)
+
+
+def _of_present(reading: Reading, names: set[str]) -> Reading:
+    """Return the reading without what it says of servers that have gone since it was asked for."""
+    parts = {field.name: getattr(reading, field.name) for field in fields(reading)}
+    lists = {name: part for name, part in parts.items() if isinstance(part, tuple) and part and hasattr(part[0], "server")}
+    if all(item.server in names for part in lists.values() for item in part):
+        return reading
+    kept = {name: tuple(item for item in part if item.server in names) for name, part in lists.items()}
+    return replace(reading, **kept)
 
 
 def _short(config: Config) -> Deadlines:

@@ -97,10 +97,11 @@ class Nvml:
             raise CallError(REASONS.get(code, "nvml_error"), f"{note}: {error} (NVML {code})", code) from error
 
     def call_gpu(self, index: int, name: str, *arguments: object) -> Any:
-        """Call one function for one GPU; where two of its functions have hung, the whole GPU is left alone."""
+        """Call one function for one GPU; where one of its functions has hung, the whole GPU is left alone."""
         where = f"gpu {index} "
-        if sum(note.startswith(where) for note in self.skip) > 1:
-            raise CallError("quarantined", f"{where}did not return from several calls before", final=True)
+        hung = next((note for note in self.skip if note.startswith(where)), None)
+        if hung:
+            raise CallError("quarantined", f"{hung} did not return before", final=True)
         return self.call(name, *arguments, where=where)
 
     def _look_up(self, index: int) -> None:

@@ -18,7 +18,7 @@ _RANKS = (
     re.compile(rb"\((?:Vllm)?Worker(?:Proc)?[_ ]([A-Z]+\d+(?:_[A-Z]+\d+)*) pid="),
 )
 _STAMP = re.compile(rb"(?:(\d{4})-|[A-Z] )(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)")
-_BAR = re.compile(rb"\| *(\d+)/(\d+) \[(?:(\d+):)?(\d+):(\d\d)<")
+_BAR = re.compile(rb"\| *(\d+)/(\d+) \[(?:(\d+):)?(\d+):(\d\d)<[^\n\]]{0,80}(?:it/s|s/it)\]")
 _ACCESS = re.compile(rb' - "[A-Z]+ [^"\n]* HTTP/\d')
 _DECODE = re.compile(rb"Decode batch(?:[.,]| \[\d+\],) #")
 _PREFILL = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #")
@@ -26,9 +26,11 @@ _PREFILL = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #")
 _PROBE = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #new-seq: (\d+), #new-token: \1, #cached-token: 0,")
 _THROUGHPUT = re.compile(rb"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s")
 _VERSIONS = tuple(
-    re.compile(before + rb"(\d[\w.+-]*)") for before in (rb"engine \(v", rb"vLLM API server version ", b"\xe2\x96\x88 +version ")
+    re.compile(before + rb"(\d[\w.+-]*)")
+    for before in (rb"LLM engine \(v", rb"vLLM API server version ", b"\xe2\x96\x88 +version ")
 )
 _BAR_TEXTS = tuple((text.encode(), marker) for marker in markers.BARS for text in marker.texts)
+PREFIX = 400  # how far before its text the rank of a line is looked for
 _WEAKER = ("other", "heartbeat", "progress", "error")
 
 
@@ -83,8 +85,8 @@ class Scanner:
         lines = _lines(data, rare)
         errors = Counter(mark.marker.error for mark in rare if mark.marker.error)
         marks = sorted([*rare, *_last_batches(data, lines)], key=lambda mark: mark.start)
-        version = next((found[1] for text in _VERSIONS if (found := text.search(data))), b"") if self._may_be_vllm else b""
-        found = Found(lines, errors, tuple(marks), version.decode())
+        version = _version(data) if self._may_be_vllm else ""
+        found = Found(lines, errors, tuple(marks), version)
         return _dated(data, found) if dated else found
 
     def _telling(self, data: bytes) -> Iterator[Mark]:
@@ -139,7 +141,7 @@ def _tables(engine: str) -> tuple[_Table, ...]:
 
 def _mark(data: bytes, at: int, marker: Marker) -> Mark:
     start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-    before = data[start : at + 1]
+    before = data[max(start, at - PREFIX) : at + 1]
     ranks = [rank for pattern in _RANKS for rank in pattern.findall(before)]
     rank = ranks[-1].decode().strip().replace(" ", "_") if ranks else ""
     return Mark(marker, start, end if end >= 0 else len(data), rank)
@@ -149,6 +151,11 @@ def _throughput(data: bytes) -> Iterator[Mark]:
     for match in _THROUGHPUT.finditer(data):
         moved = any(float(rate) > 0 for rate in match.groups())
         yield _mark(data, match.start(), markers.THROUGHPUT if moved else markers.NO_THROUGHPUT)
+
+
+def _version(data: bytes) -> str:
+    stated = next((match for pattern in _VERSIONS if (match := pattern.search(data))), None)
+    return stated[1].decode() if stated else ""
 
 
 def _lines(data: bytes, rare: list[Mark]) -> Counter[str]:

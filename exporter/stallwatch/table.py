@@ -145,9 +145,15 @@ class ProcessTable:
             return None
         if stat.start_ticks != entry.stat.start_ticks:
             return self._read(procfs, stat, now, None)
-        if entry.kind.identity and stat.comm == entry.stat.comm:
-            return replace(entry, stat=stat)  # a title stays, and reading it again could block
+        if stat.comm == entry.stat.comm and not self._may_change(entry, now):
+            return replace(entry, stat=stat)
         return self._read(procfs, stat, now, entry.kind)
+
+    def _may_change(self, entry: Entry, now: float) -> bool:
+        """Say whether a command line may be another one though the kernel's name is the same."""
+        if entry.kind.identity:
+            return False  # a title stays, and reading it again could block
+        return entry.kind.spawned or now - entry.stat.started < YOUNG_SECONDS
 
     def _stranger(self, procfs: Procfs, entry: Entry, entries: dict[int, Entry], now: float) -> None:
         pid = entry.stat.pid

@@ -136,6 +136,11 @@ class Worker:
         await child.ended(None)
         self._leaving.discard(child)
 
+    def retire(self) -> None:
+        """Have the next request served by a new process, unless a request is in flight."""
+        if self._child and not self._lock.locked():
+            self._abandon(self._child, late=False)
+
     async def close(self, grace: float = 0.4) -> None:
         """End the child gently, and leave one that does not go: it ends by itself when its call returns."""
         if self._child:

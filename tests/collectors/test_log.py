@@ -2,10 +2,12 @@
 
 import os
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+
 from stallwatch.child import fields_of
 from stallwatch.collectors import log as module
 from stallwatch.collectors.log import LogReading, families, reader, target
@@ -28,14 +30,17 @@ class Watch:
         self.target = {"server": SERVER, "engine": engine, "path": str(path), "incarnation": "1.1", "started": None}
 
     def wait(self, seconds):
+        """Let time pass."""
         self.now = Moment(self.now.unix + seconds, self.now.monotonic + seconds, self.now.boottime + seconds)
 
     def look(self):
+        """Read the log, which is there."""
         reading, failures = self.read([self.target], frozenset())
         assert failures == ()
         return reading.logs[0]
 
     def failure(self):
+        """Try to read the log, and return why that failed."""
         reading, failures = self.read([self.target], frozenset())
         assert reading.logs == ()
         return failures[0]
@@ -69,6 +74,11 @@ def told(log):
     """Return what must not depend on when the log was read."""
     ranks = [(rank.rank, rank.phase) for rank in log.ranks]
     return log.phase, log.progress, ranks, log.last_marker, log.last_marker_rank, log.lines, log.errors, log.stopping
+
+
+def count_of_descriptors():
+    """Count what this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @contextmanager
@@ -132,7 +142,9 @@ def test_a_log_that_grows_bit_by_bit_tells_the_same(path, watch, name, size):
     assert told(log) == told(Watch(LOGS / name).look())
 
 
-@pytest.mark.parametrize("name", ["sglang_0.5.9_stop_detok.log", "start_ok_0.5.6_tp4_eagle.log", "vllm_0.32.0_steady.log"])
+@pytest.mark.parametrize(
+    "name", ["sglang_0.5.9_stop_detok.log", "start_ok_0.5.6_tp4_eagle.log", "vllm_0.32.0_steady.log"]
+)
 def test_a_long_log_that_grows_bit_by_bit_tells_the_same(path, name):
     """The same holds for the logs of whole lives."""
     data, watch = (LOGS / name).read_bytes(), Watch(path, name.split("_")[0])
@@ -234,7 +246,9 @@ def test_our_own_probe_is_a_heartbeat_and_no_progress(path, watch):
     append(path, "[2026-03-04 10:00:00] The server is fired up and ready to roll!\n")
     watch.look()
     watch.wait(20)
-    append(path, "[2026-03-04 10:00:20 TP0] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0\n")
+    append(
+        path, "[2026-03-04 10:00:20 TP0] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0\n"
+    )
     log = watch.look()
     assert (log.last_progress, log.last_heartbeat) == (BOOTED, BOOTED + 20)
 
@@ -378,11 +392,11 @@ def test_quarantine_and_notes(path, watch):
 def test_a_server_that_is_gone_is_forgotten(path, watch):
     """Its file is closed and its counts end."""
     append(path, "[2026-03-04 10:00:00 TP0] Load weight begin. \n")
-    before = len(os.listdir("/proc/self/fd"))
+    before = count_of_descriptors()
     watch.look()
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert count_of_descriptors() == before + 1
     watch.read([], frozenset())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert count_of_descriptors() == before
     assert watch.look().lines["progress"] == 1
 
 
@@ -400,13 +414,8 @@ def test_target():
     process = Process(7, 70, 0.7, "launcher", "launcher")
     server = Server("a", "sglang", Launch(), (process, Process(8, 90, 0.9, "scheduler", "scheduler_TP0", "TP0")))
     assert target(server) is None
-    found = target(msgspec.structs.replace(server, log_path="/x") if hasattr(server, "__struct_fields__") else with_log(server))
+    found = target(replace(server, log_path="/x"))
     assert found == {"server": "a", "engine": "sglang", "path": "/x", "incarnation": "7.70", "started": 0.7}
-
-
-def with_log(server):
-    """Return the server with a log."""
-    return Server(server.name, server.engine, server.launch, server.processes, log_path="/x")
 
 
 def test_families(path, watch):
