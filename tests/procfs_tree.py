@@ -5,7 +5,7 @@ import socket
 import struct
 from collections import Counter
 
-from stallwatch.procfs import TICKS_PER_SECOND, read_file
+from stallwatch.node.procfs import TICKS_PER_SECOND, read_file
 
 OUR_NETWORK = "net:[4026531840]"
 ROUTES = """Main:
@@ -65,11 +65,11 @@ class ProcTree:
             self.open(pid, descriptor, *([target] if isinstance(target, (str, os.PathLike)) else target))
         return pid
 
-    def add_others(self, pids):
+    def add_others(self, pids, start=1000.0):
         """Add processes that are of no interest, with only what a look reads of them."""
         for pid in pids:
             (self.root / str(pid)).mkdir()
-            self._stat(pid, "sleep", "S", 1, 1, 1, 1000.0)
+            self._stat(pid, "sleep", "S", 1, 1, 1, start)
             (self.root / str(pid) / "cmdline").write_bytes(b"sleep\x001\0")
 
     def title(self, pid, title, **changes):

@@ -112,8 +112,7 @@ def test_ready_lasts_until_this_life_ends():
     past = history()
     past.look(a_snapshot(0.0, health(0.0)))
     assert past.look(a_snapshot(1.0, health(1.0, "refused", failures=1)))[NAME].ready
-    again = a_server(born=10.0)
-    again = type(again)(**{**{f: getattr(again, f) for f in again.__slots__}, "processes": again.processes[1:]})
+    again = a_server(born=10.0, incarnation="another")
     assert past.look(a_snapshot(11.0, health(11.0, "refused"), servers=(again,)))[NAME].ready is False
 
 
@@ -206,6 +205,8 @@ def test_a_clock_step_moves_no_age():
         (("log", "io", "faults", "compile"), "loading_weights", 1, 600.0),
         (("log", "gpu_memory", "io", "faults", "compile"), "distributed_init", 2, 1800.0),
         (("log", "gpu_memory", "io", "faults", "compile"), "loading_weights", 2, 300.0),
+        (("log", "gpu_memory", "io", "faults", "compile"), "loaded", 2, 600.0),
+        (("log", "gpu_memory", "io", "faults", "compile"), None, 2, 300.0),
     ],
 )
 def test_how_long_a_start_may_rest(readable, phase, nnodes, limit):

@@ -5,10 +5,11 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot"},
-    {"values", "config", "procfs", "journal", "yaml_file"},
+    {"snapshot", "values"},
+    {"config", "journal"},
+    {"node.procfs", "node.inside"},
     {"engines"},
-    {"sources", "nvml", "markers", "tail"},
+    {"node", "gpus", "logs"},
     {"discovery"},
     {"collectors"},
     {"child", "trial"},
@@ -18,7 +19,7 @@ LAYERS = (
     {"monitor"},
     {"serverfamilies", "ownfamilies", "status"},
     {"exposition"},
-    {"web", "flags", "settings", "reload"},
+    {"web", "settings"},
     {"serve"},
     {"simulation"},
     {"cli"},
@@ -26,32 +27,42 @@ LAYERS = (
 )
 
 
-def layer_of(path):
-    """Return the layer of a file, by the first part of its place in the package."""
-    part = path.relative_to(PACKAGE).with_suffix("").parts[0]
-    levels = [level for level, names in enumerate(LAYERS) if part in names]
-    assert levels, f"{part} has no layer"
+def layer_of(module):
+    """Return the layer of a module, by its full name or that of its folder."""
+    names = (module, module.split(".")[0])
+    levels = [level for name in names for level, layer in enumerate(LAYERS) if name in layer]
+    assert levels, f"{module} has no layer"
     return levels[0]
 
 
 def imported(path):
-    """Yield the parts of the package that a file imports."""
+    """Yield the modules of the package that a file imports."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "stallwatch":
             yield from (alias.name for alias in node.names if alias.name != "__version__")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stallwatch."):
-            yield node.module.split(".")[1]
-        elif isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("stallwatch."))
+            inner = node.module.removeprefix("stallwatch.")
+            folder = "." not in inner and (PACKAGE / inner).is_dir()
+            yield from (f"{inner}.{alias.name}" for alias in node.names) if folder else (inner,)
+
+
+def name_of(path):
+    """Return the module of a file."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
 def test_nothing_imports_what_comes_after_it():
     """Each file imports only what stands in its own layer or an earlier one."""
     files = [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
     wrong = [
-        f"{path.relative_to(PACKAGE)} imports {name}"
+        f"{name_of(path)} imports {module}"
         for path in files
-        for name in imported(path)
-        if layer_of(PACKAGE / f"{name}.py") > layer_of(path)
+        for module in imported(path)
+        if layer_of(module) > layer_of(name_of(path))
     ]
     assert wrong == []
+
+
+def test_no_module_is_reached_through_the_source_root():
+    """Importing through exporter/ would load every module twice."""
+    assert not [path for path in PACKAGE.rglob("*.py") if "exporter.stallwatch" in path.read_text()]

@@ -1,9 +1,11 @@
 """The roster: what is configured wins over what was found, and no two servers share a name."""
 
+from dataclasses import replace
+
 from readings import a_server
 
 from stallwatch.config import ServerConfig, TlsConfig
-from stallwatch.roster import roster
+from stallwatch.roster import Roster, roster
 
 
 def test_what_is_found_stays_as_it_is_without_configuration():
@@ -54,3 +56,35 @@ def test_configured_gpus_and_engine_count():
     servers = roster((a_server(),), (entry,))
     assert [server.engine for server in servers] == ["vllm", "sglang"]
     assert [place.index for place in servers[0].gpus] == [2, 3]
+
+
+def test_a_life_lasts_while_one_process_of_before_is_there():
+    """A launcher that dies does not make its ranks a new server; a start under the same name does."""
+    lives = Roster()
+
+    def incarnation(*pids):
+        server = a_server()
+        processes = tuple(replace(server.processes[1], pid=pid) for pid in pids)
+        return lives.of((replace(server, processes=processes),), ())[0].incarnation
+
+    first = incarnation(1, 2, 3)
+    assert incarnation(2, 3, 4) == first
+    assert incarnation(4) == first
+    assert incarnation(7, 8) != first
+
+
+def test_a_pid_that_is_used_again_is_another_life():
+    """The start of a process belongs to who it is."""
+    lives = Roster()
+    server = a_server(ranks=1)
+    first = lives.of((server,), ())[0].incarnation
+    again = replace(server, processes=tuple(replace(process, start_ticks=99) for process in server.processes))
+    assert lives.of((again,), ())[0].incarnation != first
+
+
+def test_a_configured_server_begins_to_live_when_its_processes_are_seen():
+    """Before it is seen its life is one, and its first process begins another."""
+    lives, entry = Roster(), ServerConfig(name="kimi", port=30000)
+    unseen = [lives.of((), (entry,))[0].incarnation for _ in range(2)]
+    assert unseen == ["unseen", "unseen"]
+    assert lives.of((a_server(),), (entry,))[0].incarnation == "100.1"

@@ -39,13 +39,7 @@ def test_a_snapshot_is_never_modified():
         Snapshot(MOMENT).servers = ()
 
 
-def test_a_server_started_again_is_another_incarnation():
-    """The oldest process makes the incarnation, and its start counts, since pids are used again."""
-
-    def incarnation(ticks):
-        processes = (Process(9, ticks + 5, 1.0, "scheduler", "scheduler_TP0", "TP0"), Process(7, ticks, 1.0, "launcher", "launcher"))
-        return Server("sglang:30000", "sglang", Launch(), processes).incarnation
-
-    assert incarnation(100) == "7.100"
-    assert incarnation(100) != incarnation(200)
-    assert Server("a", "sglang", Launch()).incarnation == ""
+def test_the_ranks_of_a_server_are_those_of_its_schedulers():
+    """A launcher is no rank."""
+    processes = (Process(7, 1, 1.0, "launcher", "launcher"), Process(9, 5, 1.0, "scheduler", "scheduler_TP0", "TP0"))
+    assert Server("sglang:30000", "sglang", Launch(), processes).ranks == ("TP0",)

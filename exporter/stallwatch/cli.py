@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from stallwatch import __version__
-from stallwatch.settings import ConfigError, add_flags, load
+from stallwatch.settings.sources import ConfigError, add_flags, load
 
 DESCRIPTION = "Tells an LLM inference server that has silently hung from one that is idle, slow or still starting."
 

@@ -1,8 +1,8 @@
 """Which inference servers run on this node?
 
 Schedulers are found by title; the launcher above them has the flags. Nothing of a command line but what `Launch` holds
-leaves this module, since keys stand there. Failure reasons: `procfs_unreadable` (no /proc), `config_unreadable` (the file
-that `--config` names), `quarantined` (a read that hung before is not tried).
+leaves this module, since keys stand there. Failure reasons: `procfs_unreadable` (no /proc), `config_unreadable` (what
+`--config` names), `quarantined` (a read that hung before is not tried).
 """
 
 import time
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from stallwatch.addresses import Addresses
+from stallwatch.node.addresses import Addresses
 from stallwatch.engines import Identity, engine_named
 from stallwatch.engines.engine import LAUNCHER, OTHER, SCHEDULER, SPAWNING
-from stallwatch.facts import FactsKeeper
-from stallwatch.grouping import Group, Grouping
-from stallwatch.log_source import LogSources, absent
-from stallwatch.procfs import Procfs
+from stallwatch.node.facts import FactsKeeper
+from stallwatch.node.grouping import Group, Grouping
+from stallwatch.node.log_source import LogSources, absent
+from stallwatch.node.procfs import Procfs
 from stallwatch.snapshot import Failure, Launch, Process, Reading, Server
-from stallwatch.table import Entry, ProcessTable, boottime
+from stallwatch.node.table import Entry, ProcessTable, boottime
 
 NAME = "discovery"
 
@@ -61,6 +61,7 @@ class Discovery:
         self._addresses = Addresses()
         self._facts = FactsKeeper(self._addresses.port_of)
         self._is_fresh = True
+        self._last = DiscoveryReading(time.monotonic())
 
     def read(self, targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[DiscoveryReading, tuple[Failure, ...]]:
         """Return the servers of this moment."""
@@ -72,7 +73,7 @@ class Discovery:
             self._table.look(procfs)
         except OSError as error:
             failure = Failure(NAME, "procfs_unreadable", f"{procfs.root}: {error.strerror}")
-            return DiscoveryReading(time.monotonic()), (failure,)
+            return self._last, (failure,)  # not to see is not to see that all are gone
         groups = self._grouping.groups(self._table)
         found = [one for group in groups if (one := self._server(procfs, group))]
         self._facts.forget_others({group.key for group in groups})
@@ -83,7 +84,8 @@ class Discovery:
             for server, (_, some) in zip(servers, found, strict=True)
             for failure in some
         )
-        return DiscoveryReading(time.monotonic(), servers), (*failures, *self._skipped(procfs, servers))
+        self._last = DiscoveryReading(time.monotonic(), servers)
+        return self._last, (*failures, *self._skipped(procfs, servers))
 
     def _remember(self, targets: Iterable[dict[str, Any]]) -> None:
         for known in targets:

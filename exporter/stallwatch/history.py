@@ -28,6 +28,8 @@ FAILING_PROBES = 2
 DEMAND_MEMORY = 60.0
 BUSY_LOG = 60.0
 STARTING_SIGNALS = ("log", "gpu_memory", "io", "faults", "compile")
+MULTINODE_WAITS = {"distributed_init": "rendezvous_multinode", "loaded": "start_without_movement_partial"}
+"""Where the ranks of one node wait for those of the others, who may have slower disks: the limit that holds then."""
 NO_ANSWER = frozenset({"refused", "timeout", "reset", "empty"})
 
 
@@ -252,7 +254,8 @@ class _Track:
             return self.ready
         if self.demand:
             return False
-        if sight.log and sight.log.last_progress and sight.moment.monotonic - sight.log.last_progress < BUSY_LOG:
+        progress = sight.log.last_progress if sight.log else None
+        if progress is not None and sight.moment.monotonic - progress < BUSY_LOG:
             return False
         answered = any(probe.result == "ok" and probe.scope == "scheduler" for probe in sight.probes)
         return True if answered else None
@@ -265,7 +268,7 @@ class _Track:
             phase = "loaded" if sight.holding.loaded else "launch"
         if phase != self.phase:
             self.phase = phase
-            self.phase_since = None if phase is None else since or sight.moment.monotonic
+            self.phase_since = sight.moment.monotonic if phase is not None and since is None else since
 
 
 def started(server: Server, moment: Moment, otherwise: float) -> float:
@@ -285,6 +288,6 @@ def limits_in_force(limits: Limits, server: Server, phase: str | None, readable:
     start = limits.start_without_movement
     if set(readable) < set(STARTING_SIGNALS):
         start = limits.start_without_movement_partial
-    if phase == "distributed_init" and server.launch.nnodes > 1:
-        start = max(start, limits.rendezvous_multinode)
+    if server.launch.nnodes > 1 and phase in MULTINODE_WAITS:
+        start = max(start, getattr(limits, MULTINODE_WAITS[phase]))
     return {**named, "start_without_movement": start}

@@ -21,7 +21,7 @@ from stallwatch.history import History, Past
 from stallwatch.journal import Changes
 from stallwatch.lanes import CollectorError, Lane, LaneState, Outcome
 from stallwatch.placement import Placement
-from stallwatch.roster import roster
+from stallwatch.roster import Roster
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapshot
 from stallwatch.workers import Deadlines, Quarantine, Worker, WorkerError, WorkerState
 
@@ -106,7 +106,8 @@ class Monitor:
         self._trial = Worker("trial", ["stallwatch.trial"], {"procfs": config.path.procfs}, _short(config))
         self._quarantine = Quarantine()
         self._trials: set[asyncio.Task[None]] = set()
-        self._servers: tuple[Server, ...] = roster((), config.servers)
+        self._roster = Roster()
+        self._servers: tuple[Server, ...] = self._roster.of((), config.servers)
         self._found: discovery.DiscoveryReading | None = None
         self._placement = Placement()
         self._history = History(lambda name: self._config.limits_of(name))
@@ -174,7 +175,7 @@ class Monitor:
 
     def _plans(self) -> Iterable[_Plan]:
         config, patience = self._config, self._config.workers.deadline
-        ask = partial(self._ask, "host", discovery.NAME, discovery.DiscoveryReading, lambda _server: {})
+        ask = partial(self._ask, "host", discovery.NAME, discovery.DiscoveryReading, discovery.target)
         yield _Plan((discovery.NAME, "", ""), config.discovery.interval, patience, ask)
         for collector in COLLECTORS:
             if collector.name in config.collectors.disabled:
@@ -234,7 +235,7 @@ class Monitor:
         # A look that fails does not make servers vanish: their own signals tell when they are gone.
         if isinstance(found, discovery.DiscoveryReading) and found is not self._found:
             self._found = found
-            self._servers = roster(found.servers, self._config.servers)
+            self._servers = self._roster.of(found.servers, self._config.servers)
             self._health.forget({server.name for server in self._servers})
             self._set_lanes()
 
@@ -306,7 +307,7 @@ def _of_present(reading: Reading, names: set[str]) -> Reading:
     lists = {name: part for name, part in parts.items() if isinstance(part, tuple) and part and hasattr(part[0], "server")}
     if all(item.server in names for part in lists.values() for item in part):
         return reading
-    kept = {name: tuple(item for item in part if item.server in names) for name, part in lists.items()}
+    kept: dict[str, Any] = {name: tuple(item for item in part if item.server in names) for name, part in lists.items()}
     return replace(reading, **kept)
 
 

@@ -1,4 +1,8 @@
-"""Which servers are watched: those that were found, with what the configuration says of them on top."""
+"""Which servers are watched: those that were found, with what the configuration says of them on top.
+
+A server that is started again under its name lives another life. As long as one process of before is still there it is
+the same life, so that a launcher that dies does not make its ranks a new server.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -7,6 +11,28 @@ from stallwatch.config import ServerConfig
 from stallwatch.snapshot import Launch, Place, Server
 
 LOOPBACK = "127.0.0.1"
+
+
+class Roster:
+    """The servers to watch, each with the name of its present life."""
+
+    def __init__(self) -> None:
+        self._lives: dict[str, tuple[str, frozenset[tuple[int, int]]]] = {}
+
+    def of(self, found: Sequence[Server], configured: Iterable[ServerConfig]) -> tuple[Server, ...]:
+        """Return the servers to watch now."""
+        servers = roster(found, configured)
+        lives = {server.name: self._life(server) for server in servers}
+        self._lives = lives
+        return tuple(replace(server, incarnation=lives[server.name][0]) for server in servers)
+
+    def _life(self, server: Server) -> tuple[str, frozenset[tuple[int, int]]]:
+        now = frozenset((process.pid, process.start_ticks) for process in server.processes)
+        known = self._lives.get(server.name)
+        if known and (known[1] & now or known[1] == now):
+            return known[0], now
+        first = min(server.processes, key=lambda process: process.start_ticks, default=None)
+        return f"{first.pid}.{first.start_ticks}" if first else "unseen", now
 
 
 def roster(found: Sequence[Server], configured: Iterable[ServerConfig]) -> tuple[Server, ...]:

@@ -16,7 +16,7 @@ from stallwatch.config import Config
 from stallwatch.exposition import Exposition
 from stallwatch.journal import setup
 from stallwatch.monitor import Monitor, start_workers
-from stallwatch.reload import Reloader
+from stallwatch.settings.reload import Reloader
 from stallwatch.web import application
 
 logger = logging.getLogger("stallwatch")

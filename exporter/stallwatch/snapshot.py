@@ -111,16 +111,11 @@ class Server:
     address: str | None = None  # literal IP address to probe, with `launch.port`
     address_absence: str = ""
     listening: bool = False  # a process of this server listens on its port
+    incarnation: str = ""  # names this life of it; another one once all its processes are other ones
     cuda_visible_devices: str | None = None
     gpus: tuple[Place, ...] = ()
     container_id: str = ""
     pod_uid: str = ""
-
-    @property
-    def incarnation(self) -> str:
-        """Name this life of the server: changes when it is started again."""
-        first = min(self.processes, key=lambda process: process.start_ticks, default=None)
-        return f"{first.pid}.{first.start_ticks}" if first else ""
 
     @property
     def ranks(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import pytest
 from nvml_library import build, environment, write_state
 from stallwatch.collectors import gpu
 from stallwatch.collectors.gpu import Gpu, GpuProcess, GpuReader, GpuReading
-from stallwatch.nvml import Nvml
+from stallwatch.gpus.nvml import Nvml
 from stallwatch.simulation.nvml import Driver
 from stallwatch.snapshot import Moment
 

@@ -11,7 +11,7 @@ import pytest
 from stallwatch.child import fields_of
 from stallwatch.collectors import log as module
 from stallwatch.collectors.log import LogReading, families, reader, target
-from stallwatch.markers import ERROR_KINDS, KINDS
+from stallwatch.logs.markers import ERROR_KINDS, KINDS
 from stallwatch.snapshot import Failure, Launch, Moment, Process, Server
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
@@ -412,7 +412,8 @@ def test_the_reading_crosses_as_json(path, watch):
 def test_target():
     """A server without a log is not asked for; of others the worker learns what it needs."""
     process = Process(7, 70, 0.7, "launcher", "launcher")
-    server = Server("a", "sglang", Launch(), (process, Process(8, 90, 0.9, "scheduler", "scheduler_TP0", "TP0")))
+    processes = (process, Process(8, 90, 0.9, "scheduler", "scheduler_TP0", "TP0"))
+    server = Server("a", "sglang", Launch(), processes, incarnation="7.70")
     assert target(server) is None
     found = target(replace(server, log_path="/x"))
     assert found == {"server": "a", "engine": "sglang", "path": "/x", "incarnation": "7.70", "started": 0.7}

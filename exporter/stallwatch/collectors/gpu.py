@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stallwatch.busy import Busy, Questions
-from stallwatch.nvml import GPU_IS_LOST, LOST, THROTTLE_REASONS, UNKNOWN, CallError, Device, Nvml
+from stallwatch.gpus.busy import Busy, Questions
+from stallwatch.gpus.nvml import GPU_IS_LOST, LOST, THROTTLE_REASONS, UNKNOWN, CallError, Device, Nvml
 from stallwatch.snapshot import Failure, Family, Moment, Reading
 
 NAME = "gpu"

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stallwatch.life import Follower, RankPhase
+from stallwatch.logs.life import Follower, RankPhase
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
-from stallwatch.tail import NotRegularFileError
+from stallwatch.logs.tail import NotRegularFileError
 
 NAME = "log"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from stallwatch.procfs import TICKS_PER_SECOND, read_file
+from stallwatch.node.procfs import TICKS_PER_SECOND, read_file
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "process"

@@ -71,7 +71,7 @@ async def play_cold_deadlock(server: PlayedServer, gpus: PlayedGpus, port: int) 
         await asyncio.sleep(1)
         gpus.show(memory_mib=600 + (76 * 1024 - 600) * shard // SHARDS, utilization=3, power_watts=90)
         done = 100 * shard // SHARDS
-        await server.log(f"Loading safetensors checkpoint shards: {done:3d}% Completed | {shard}/{SHARDS} [00:{shard:02d}]")
+        await server.log(f"Loading safetensors checkpoint shards: {done:3d}% Completed | {shard}/{SHARDS} [00:{shard:02d}<00:{SHARDS - shard:02d},  1.00s/it]")
     await server.tell(to={title: {"cpu": 0} for title in RANKS})
     gpus.show(utilization=2, power_watts=62)
     say("the last shard is loaded. From here on nothing happens, and nothing says so: no error, no crash")

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from procfs_tree import ProcTree
-from stallwatch.log_source import LogSources
-from stallwatch.procfs import Procfs
-from stallwatch.table import ProcessTable
+from stallwatch.node.log_source import LogSources
+from stallwatch.node.procfs import Procfs
+from stallwatch.node.table import ProcessTable
 
 SGLANG = (2, 1)
 

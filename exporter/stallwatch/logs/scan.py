@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from stallwatch import markers
-from stallwatch.markers import Marker
+from stallwatch.logs import markers
+from stallwatch.logs.markers import Marker
 
 _RANKS = (
     re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?((?: [A-Z_]+\d+)+)\]"),
     re.compile(rb"\((?:Vllm)?Worker(?:Proc)?[_ ]([A-Z]+\d+(?:_[A-Z]+\d+)*) pid="),
 )
 _STAMP = re.compile(rb"(?:(\d{4})-|[A-Z] )(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)")
-_BAR = re.compile(rb"\| *(\d+)/(\d+) \[(?:(\d+):)?(\d+):(\d\d)<[^\n\]]{0,80}(?:it/s|s/it)\]")
+# Some wrappers cut the times off; then only the end of the line tells that the numbers are whole.
+_BAR = re.compile(rb"\| *(\d+)/(\d+)(?: \[(?:(\d+):)?(\d+):(\d\d)<[^\n\]]{0,80}(?:it/s|s/it)\]| *\n)")
 _ACCESS = re.compile(rb' - "[A-Z]+ [^"\n]* HTTP/\d')
 _DECODE = re.compile(rb"Decode batch(?:[.,]| \[\d+\],) #")
 _PREFILL = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #")

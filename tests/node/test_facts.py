@@ -6,11 +6,11 @@ import pytest
 
 from procfs_tree import ProcTree
 from stallwatch.engines import engine_named, identify
-from stallwatch.facts import FactsKeeper
-from stallwatch.grouping import Group
-from stallwatch.procfs import Procfs, Stat
+from stallwatch.node.facts import FactsKeeper
+from stallwatch.node.grouping import Group
+from stallwatch.node.procfs import Procfs, Stat
 from stallwatch.snapshot import Launch
-from stallwatch.table import Entry, Kind
+from stallwatch.node.table import Entry, Kind
 
 MODULE = ("/opt/venv/bin/python", "-m", "sglang.launch_server")
 

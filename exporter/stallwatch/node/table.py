@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from stallwatch.engines import Identity, identify
 from stallwatch.engines.engine import LAUNCHER
-from stallwatch.procfs import Procfs, Stat, parse_cmdline
+from stallwatch.node.procfs import Procfs, Stat, parse_cmdline
 
 YOUNG_SECONDS = 120.0
 ROUND_SECONDS = 60.0

@@ -4,8 +4,8 @@ import pytest
 
 from procfs_tree import CountingRead, ProcTree
 from stallwatch.engines.engine import Identity
-from stallwatch.procfs import Procfs
-from stallwatch.table import LEAST_LOOKS, ProcessTable, kind_of
+from stallwatch.node.procfs import Procfs
+from stallwatch.node.table import LEAST_LOOKS, ProcessTable, kind_of
 
 LAUNCHER = ("python3", "-m", "sglang.launch_server", "--port", "31000")
 SPAWN = (
@@ -55,8 +55,8 @@ def test_ten_thousand_others_cost_the_listing_and_their_share(watch):
 
 def test_many_young_others_wait_for_their_turn(watch):
     """A storm of new processes does not make every look read all of them."""
-    for pid in range(10, 10 + 5 * LEAST_LOOKS):
-        watch.tree.add(pid, "sleep", "1", start=watch.now)
+    watch.tree.add_others(range(11, 10 + 5 * LEAST_LOOKS), start=watch.now)
+    watch.tree.add(10, "sleep", "1", start=watch.now)
     watch.look()
     assert watch.look() == {"cmdline": LEAST_LOOKS}
     for _ in range(4):

@@ -7,7 +7,7 @@ process can make us call somewhere else. While nobody listens, loopback shows th
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stallwatch.procfs import Listener, Procfs
+from stallwatch.node.procfs import Listener, Procfs
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (compared with what others bind to)
 _NAMES = {"localhost": "127.0.0.1", "": "127.0.0.1"}

@@ -16,8 +16,8 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 import msgspec
 
 from stallwatch.config import Config, ConfigError, RuleError, Section
-from stallwatch.flags import FILE_FLAG, FLAGS, add_flags, given
-from stallwatch.yaml_file import read_yaml, shown, shown_key, shown_kind
+from stallwatch.settings.flags import FILE_FLAG, FLAGS, add_flags, given
+from stallwatch.settings.yaml_file import read_yaml, shown, shown_key, shown_kind
 
 PREFIX = "STALLWATCH_"
 # Not settings: what tests hand to stand-ins, and what Kubernetes gives every pod beside a Service named stallwatch.

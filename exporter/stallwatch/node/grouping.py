@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from stallwatch.engines import Identity
 from stallwatch.engines.engine import LAUNCHER, OTHER, ROUTER, SCHEDULER, SPAWNING
-from stallwatch.table import Entry, ProcessTable
+from stallwatch.node.table import Entry, ProcessTable
 
 Key = tuple[str, int, int]
 

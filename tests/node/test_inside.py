@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.inside import list_names, read_text
+from stallwatch.node.inside import list_names, read_text
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch import markers
-from stallwatch.scan import Scanner
+from stallwatch.logs import markers
+from stallwatch.logs.scan import Scanner
 from stallwatch.snapshot import PHASES
 
-LOGS = Path(__file__).parent / "data" / "logs"
+LOGS = Path(__file__).parents[1] / "data" / "logs"
 STAMP = b"[2026-03-04 10:00:00 TP3] "
 PREFILL = b"#new-seq: %d, #new-token: %d, #cached-token: %d, token usage: 0.00, #running-req: 0, #queue-req: 0, "
 
@@ -214,6 +214,12 @@ def test_bars_are_progress_while_they_rise():
     found = [scanner.scan(bar % (count, total, count)) for count, total in counts]
     assert [one.lines["progress"] for one in found] == [0, 1, 0, 1, 0, 0, 1]
     assert [mark.ratio for one in found for mark in one.marks] == [0.2, 1.0, 1.0]
+
+
+def test_a_bar_without_times_is_a_bar():
+    """Wrappers and reports cut the times off a bar: its numbers count where the line ends with them."""
+    (mark,) = scan(b"Loading safetensors checkpoint shards: 100% Completed | 163/163\n").marks
+    assert (mark.marker.phase, mark.ratio) == ("loading_weights", 1.0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import TypeVar
 
-from stallwatch.nvml import CallError, Device
+from stallwatch.gpus.nvml import CallError, Device
 
 RING_SECONDS = 10.0  # what the ring holds
 LONGEST_PERIOD = 1.0  # between two samples, on any product

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from stallwatch.engines import Engine
 from stallwatch.engines.engine import Argv, clean
-from stallwatch.grouping import Group, Key
-from stallwatch.procfs import Procfs
+from stallwatch.node.grouping import Group, Key
+from stallwatch.node.procfs import Procfs
 from stallwatch.snapshot import Failure, Launch
-from stallwatch.surroundings import VARIABLES, QuarantinedError, config_text, version
+from stallwatch.node.surroundings import VARIABLES, QuarantinedError, config_text, version
 
 COLLECTOR = "discovery"
 

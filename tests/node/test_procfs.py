@@ -5,7 +5,7 @@ import os
 import pytest
 
 from procfs_tree import ProcTree
-from stallwatch.procfs import Listener, Procfs, parse_cmdline, parse_listener, parse_stat
+from stallwatch.node.procfs import Listener, Procfs, parse_cmdline, parse_listener, parse_stat
 
 UID = "0a1b2c3d_1111_2222_3333_444455556666"
 CONTAINER = "0123456789abcdef" * 4

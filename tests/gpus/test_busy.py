@@ -2,8 +2,8 @@
 
 import pytest
 
-from stallwatch.busy import Busy, Questions
-from stallwatch.nvml import CallError
+from stallwatch.gpus.busy import Busy, Questions
+from stallwatch.gpus.nvml import CallError
 
 PERIOD = 139_000
 

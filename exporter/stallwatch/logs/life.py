@@ -12,10 +12,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from stallwatch.markers import ERROR_KINDS, KINDS, SERVING
-from stallwatch.scan import Mark, Scanner
+from stallwatch.logs.markers import ERROR_KINDS, KINDS, SERVING
+from stallwatch.logs.scan import Mark, Scanner
 from stallwatch.snapshot import PHASES, Moment
-from stallwatch.tail import Tail
+from stallwatch.logs.tail import Tail
 
 CLOCK_SLACK = 1.0  # stated times are whole seconds
 
@@ -203,7 +203,7 @@ class Follower:
         if unfinished == self._offered:
             return
         self._offered = unfinished
-        for mark in self._scanner.scan(unfinished + b"\n", dated=self._old).marks:
+        for mark in self._scanner.scan(unfinished + b"...\n", dated=self._old).marks:  # no line ends with what is cut
             if mark.marker.phase and not mark.marker.begins_life:
                 self._life.take(mark, self._time_of(mark, now))
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from stallwatch.procfs import WRITTEN_TO, Procfs
-from stallwatch.surroundings import QuarantinedError, guard
-from stallwatch.table import ProcessTable, boottime
+from stallwatch.node.procfs import WRITTEN_TO, Procfs
+from stallwatch.node.surroundings import QuarantinedError, guard
+from stallwatch.node.table import ProcessTable, boottime
 
 HINT = 'start it with "2>&1 | tee -a FILE" or ">> FILE 2>&1", or name its log in the configuration'
 MOST_CANDIDATES = 256

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.settings import ConfigError, add_flags, file_of, given, load
+from stallwatch.settings.sources import ConfigError, add_flags, file_of, given, load
 
-DATA = Path(__file__).parent / "data" / "config"
+DATA = Path(__file__).parents[1] / "data" / "config"
 
 DURATION = "expected a duration above 0 such as 500ms, 15s or 1h30m"
 LISTEN = "web.listen_address: expected an address such as :19847, 127.0.0.1:19847 or [::1]:19847"

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.reload import Reloader
-from stallwatch.settings import ConfigError, load
+from stallwatch.settings.reload import Reloader
+from stallwatch.settings.sources import ConfigError, load
 
 PATIENCE = 20
 

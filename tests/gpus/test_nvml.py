@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from nvml_library import build, environment, write_state
-from stallwatch.nvml import CallError, Nvml
+from stallwatch.gpus.nvml import CallError, Nvml
 from stallwatch.simulation.nvml import Driver
 
 READ_ALL = """
 import json, sys
-from stallwatch.nvml import CallError, Nvml
+from stallwatch.gpus.nvml import CallError, Nvml
 import pynvml
 notes = []
 nvml = Nvml(pynvml, notes.append)

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable
 
-from stallwatch import inside
+from stallwatch.node import inside
 from stallwatch.engines.command_line import interpreter
 from stallwatch.engines.engine import Argv, clean
-from stallwatch.procfs import Procfs
+from stallwatch.node.procfs import Procfs
 
 CONFIG_LIMIT = 1 << 20
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "CONDA_PREFIX")

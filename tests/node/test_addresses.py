@@ -3,8 +3,8 @@
 import pytest
 
 from procfs_tree import OUR_NETWORK, ProcTree
-from stallwatch.addresses import Address, Addresses
-from stallwatch.procfs import Procfs
+from stallwatch.node.addresses import Address, Addresses
+from stallwatch.node.procfs import Procfs
 
 
 class CountedFds(Procfs):

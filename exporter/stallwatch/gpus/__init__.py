@@ -1,0 +1,1 @@
+"""What the GPU driver says, and where it lies."""

@@ -1,0 +1,1 @@
+"""Where the configuration comes from, and when it comes again."""
