@@ -1,0 +1,206 @@
+"""The three incidents, played by real processes beside the real exporter, Prometheus and Alertmanager."""
+
+import asyncio
+import subprocess
+import time
+
+import pytest
+from exporter_process import ExporterProcess
+from nvml_library import build, environment
+
+from stallwatch.simulation.pager import Pager, free_port, programs
+from stallwatch.simulation.played import PlayedGpus, PlayedServer
+
+RANKS = tuple(f"sglang::scheduler_TP{rank}" for rank in range(8))
+GIB = 1024**3
+FAST = {
+    "GPU__INTERVAL": "1s",
+    "DISCOVERY__INTERVAL": "1s",
+    "HEALTH__INTERVAL": "2s",
+    "LIMITS__SUSPECT": "2s",
+    "LIMITS__EVIDENCE": "4s",
+    "LIMITS__STALLED": "4s",
+    "LIMITS__SILENT": "6s",
+    "LIMITS__START_WITHOUT_MOVEMENT": "6s",
+    "LIMITS__START_WITHOUT_MOVEMENT_PARTIAL": "6s",
+}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """Compile the stand-in for the driver's library once."""
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+class Node:
+    """A played node: eight GPUs, one server of eight ranks, the exporter that watches it."""
+
+    def __init__(self, directory, library):
+        self.port = free_port()
+        self.name = f"sglang:{self.port}"
+        self.gpus = PlayedGpus(directory / "gpus", 8)
+        self.server = None
+        self.exporter = ExporterProcess(environment(library, self.gpus.path), **FAST)
+        self._directory = directory
+
+    async def start(self, *flags, environ=None):
+        """Start the launcher, its ranks and the detokenizer; each rank holds its GPU."""
+        arguments = ["--model-path", "/models/kimi", "--tp-size", "8", "--port", str(self.port), *flags]
+        self.server = PlayedServer(self._directory / "server", arguments, environ)
+        await self.server.start()
+        pids = await self.server.spawn(*RANKS, "sglang::detokenizer")
+        self.gpus.hold(pids[title] for title in RANKS)
+        await self.server.log(f"{stamp()}] server_args=ServerArgs(model_path='/models/kimi', api_key='sk-verysecret')")
+        await self.server.log(*(f"{stamp()} TP{rank}] Load weight begin. avail mem=94.40 GB" for rank in range(8)))
+
+    async def load(self, shards=5):
+        """Load the weights, shard by shard, up to the last one, and then rest."""
+        for shard in range(1, shards + 1):
+            self.gpus.show(memory_mib=76 * 1024 * shard // shards, utilization=3, power_watts=90)
+            await self.server.log(f"Loading safetensors checkpoint shards: {100 * shard // shards}% Completed | {shard}/{shards}")
+        self.gpus.show(utilization=2)
+
+    async def become_ready(self):
+        """Go on where the incident stopped: the port opens and health probes are answered."""
+        await self.server.log(f"{stamp()}] The server is fired up and ready to roll!")
+        await self.server.tell(listen=self.port)
+
+    async def everything_seen(self):
+        """Return a scrape in which every signal of the server is there."""
+        signals = ("gpu", "process", "log", "health")
+
+        def seen(scrape):
+            return all(scrape.value("signal_success", server=self.name, signal=signal) == 1 for signal in signals)
+
+        return await self.exporter.until(seen)
+
+
+def stamp():
+    """Return how SGLang begins a line, up to the ranks."""
+    return time.strftime("[%Y-%m-%d %H:%M:%S")
+
+
+@pytest.fixture
+async def node(tmp_path, library):
+    """Have a node and end all its processes."""
+    made = Node(tmp_path, library)
+    yield made
+    if made.server:
+        await made.server.stop()
+
+
+@pytest.fixture
+async def pager(tmp_path, node):
+    """Have a real Prometheus and Alertmanager behind the exporter."""
+    found = programs()
+    assert found, "Prometheus and Alertmanager are not installed"
+    chain = Pager(tmp_path / "pager", node.exporter.port)
+    await chain.start(found)
+    yield chain
+    await chain.close()
+
+
+async def page_of(pager, alert, status="firing", within=40.0):
+    """Return the labels and annotations of the first page about an alert."""
+
+    async def found():
+        while True:
+            page = await pager.pages.get()
+            for told in page["alerts"]:
+                if (told["labels"]["alertname"], told["status"]) == (alert, status):
+                    return told
+
+    return await asyncio.wait_for(found(), within)
+
+
+def shows(scrape, node, title):
+    """Return what one process of the node shows."""
+    of = {"server": node.name, "process": title}
+    names = ("cpu_ratio", "cpu_seconds_total", "threads", "open_fds", "resident_memory_bytes")
+    return {name: scrape.value(f"process_{name}", **of) for name in names} | {
+        "state": scrape.holding("process_state", "state", **of)
+    }
+
+
+async def test_weights_are_loaded_and_nothing_says_more(node, pager):
+    """76 GB on each GPU at 2-3 %, the log at the last shard, a port that refuses: it pages, and resolves when it goes on."""
+    async with node.exporter:
+        await node.start()
+        await node.load()
+        scrape = await node.everything_seen()
+        curl = subprocess.run(["curl", "-s", f"http://127.0.0.1:{node.port}/health"], capture_output=True, check=False)
+        assert (curl.stdout, curl.returncode) == (b"", 7)
+        assert [value for _, value in scrape.all("gpu_memory_used_bytes")] == [76 * GIB] * 8
+        assert {value for _, value in scrape.all("gpu_utilization_ratio")} <= {0.02, 0.03}
+        assert scrape.value("server_memory_loaded", server=node.name) == 1
+        assert scrape.holding("health_result", "result", server=node.name) == {"refused"}
+        assert scrape.holding("server_phase", "phase", server=node.name) == {"loading_weights"}
+        assert scrape.value("server_phase_progress_ratio", server=node.name) == 1
+        page = await page_of(pager, "InferenceServerStartupStuck")
+        assert page["labels"] | {"instance": "", "job": ""} == {
+            "alertname": "InferenceServerStartupStuck",
+            "server": node.name,
+            "severity": "critical",
+            "instance": "",
+            "job": "",
+        }
+        assert node.name in page["annotations"]["description"]
+        assert "is not ready and nothing has moved for" in page["annotations"]["description"]
+        assert page["annotations"]["runbook_url"].endswith("InferenceServerStartupStuck.md")
+        await node.become_ready()
+        await page_of(pager, "InferenceServerStartupStuck", "resolved")
+        scrape = await node.exporter.until(lambda seen: seen.value("health_success", server=node.name) == 1)
+        assert scrape.holding("server_phase", "phase", server=node.name) == {"ready"}
+        assert scrape.holding("health_scope", "scope", server=node.name) == {"scheduler"}
+        assert "verysecret" not in scrape.text + node.exporter.log
+
+
+async def test_all_ranks_are_asleep(node, pager, tmp_path):
+    """Eight ranks asleep at 0.0 % CPU, though resident memory counts what they share many times over."""
+    shared = tmp_path / "shared"
+    with shared.open("wb") as file:
+        file.truncate(32 * 1024**2)
+    async with node.exporter:
+        await node.start()
+        await node.load()
+        node.gpus.show(utilization=0, power_watts=62)
+        await node.server.tell(to={title: {"share": {"path": str(shared), "times": 40}, "cpu": 0} for title in RANKS})
+        await node.everything_seen()
+
+        def asleep(scrape):
+            seen = [shows(scrape, node, f"scheduler_TP{rank}") for rank in range(8)]
+            shared_by_all = all((one["resident_memory_bytes"] or 0) > 1.25 * GIB for one in seen)
+            return shared_by_all and all(one["cpu_ratio"] == 0 and one["state"] == {"S"} for one in seen)
+
+        scrape = await node.exporter.until(asleep)
+        assert scrape.value("server_processes", server=node.name, role="scheduler") == 8
+        assert scrape.value("server_expected_processes", server=node.name, role="scheduler") == 8
+        assert scrape.value("server_gpu_utilization_max_ratio", server=node.name) == 0
+        ranks = {labels["rank"] for labels, _ in scrape.all("server_gpu_info", server=node.name)}
+        assert ranks == {f"TP{rank}" for rank in range(8)}
+        assert (await page_of(pager, "InferenceServerStartupStuck"))["labels"]["server"] == node.name
+
+
+async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
+    """Much CPU time in the past, 205 threads, 207 open files, an EAGLE draft: it hangs all the same, and nothing leaks."""
+    environ = {**node.exporter._environ, "NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_verysecret"}
+    async with node.exporter:
+        await node.start(
+            "--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", "/models/d", "--api-key", "sk-verysecret", environ=environ
+        )
+        await node.load()
+        lines = node.server.log_path.read_text().count("\n")
+        await node.server.log(*(f"{stamp()} TP{n % 8}] some line" for n in range(247 - lines)))
+        node.gpus.show(utilization=0)
+        await node.server.tell(to={title: {"burnt": 0.3, "threads": 204, "fds": 204, "cpu": 0} for title in RANKS})
+
+        def hangs(scrape):
+            one = shows(scrape, node, "scheduler_TP0")
+            return one["cpu_ratio"] == 0 and (one["threads"] or 0) >= 205 and (one["open_fds"] or 0) >= 207
+
+        scrape = await node.exporter.until(hangs)
+        assert shows(scrape, node, "scheduler_TP0")["cpu_seconds_total"] >= 0.3
+        assert sum(value for _, value in scrape.all("log_lines_total", server=node.name)) == 247
+        page = await page_of(pager, "InferenceServerStartupStuck")
+        assert page["labels"]["server"] == node.name
+        assert "verysecret" not in str(page) + scrape.text + node.exporter.log
