@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 import urllib.request
-from asyncio.subprocess import PIPE
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -24,7 +23,11 @@ class Scrape:
     def all(self, name, **labels):
         """Return (labels, value) of every sample of this name with at least these labels."""
         wanted = labels.items()
-        return [(known, value) for sample, known, value in self.samples if sample == f"stallwatch_{name}" and wanted <= known.items()]
+        return [
+            (known, value)
+            for sample, known, value in self.samples
+            if sample == f"stallwatch_{name}" and wanted <= known.items()
+        ]
 
     def value(self, name, **labels):
         """Return the value of the one such sample, None where there is none."""
@@ -45,20 +48,35 @@ class Scrape:
 class ExporterProcess:
     """`stallwatch serve` on a free port; settings are given as environment variables."""
 
-    def __init__(self, environ=None, flags=(), **settings):
-        self.port = free_port()
+    def __init__(self, environ=None, flags=(), port=None, **settings):
+        self.port = port or free_port()
         names = {f"STALLWATCH_{key}": str(value) for key, value in settings.items()}
         self._environ = {**os.environ, **(environ or {}), **names}
         self._flags = [f"--web.listen-address=127.0.0.1:{self.port}", *flags]
         self.process = None
-        self.log = ""
+        self._stderr = os.memfd_create("log")  # a pipe would be held open by a worker that outlives its exporter
+
+    def __del__(self):
+        os.close(self._stderr)
 
     async def __aenter__(self):
-        command = [sys.executable, "-m", "stallwatch", "serve", *self._flags]
-        self.process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=self._environ)
-        self._reading = asyncio.create_task(self._read_log())
-        await self.until(lambda scrape: scrape.value("collector_success", collector="discovery") == 1)
+        await self.start()
+        try:
+            await self.until(lambda scrape: scrape.value("collector_success", collector="discovery") == 1)
+        except BaseException:
+            await self.stop(signal.SIGKILL)
+            raise
         return self
+
+    async def start(self):
+        """Start the process; it may not listen yet."""
+        command = [sys.executable, "-m", "stallwatch", "serve", *self._flags]
+        self.process = await asyncio.create_subprocess_exec(*command, stderr=self._stderr, env=self._environ)
+
+    @property
+    def log(self):
+        """What it has written to standard error so far."""
+        return os.pread(self._stderr, 1 << 20, 0).decode()
 
     async def __aexit__(self, *_):
         await self.stop()
@@ -69,9 +87,7 @@ class ExporterProcess:
         if self.process.returncode is None:
             self.process.send_signal(how)
         await self.process.wait()
-        took = time.monotonic() - begin
-        self._reading.cancel()
-        return took
+        return time.monotonic() - begin
 
     async def get(self, path="/metrics"):
         """Return the text at a path."""
@@ -104,10 +120,6 @@ class ExporterProcess:
         """Return the pids of the worker processes by name."""
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
         return {name: pid for pid in pids if (name := _worker_of(pid, self.process.pid))}
-
-    async def _read_log(self):
-        while line := await self.process.stderr.readline():
-            self.log += line.decode()
 
 
 def _worker_of(pid, parent):

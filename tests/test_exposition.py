@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
 
+from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
 from stallwatch.config import Limits
 from stallwatch.exposition import Exposition, metric
 from stallwatch.history import History
@@ -28,7 +28,9 @@ def a_view(now=100.0, *, servers=None, readings=None, lanes=None):
     lane = LaneState("gpu", "", True, 0.01, now, (("nvml_error", 2),))
     rest = tuple(replace(lane, collector=name, failures=()) for name in ("process", "log", "discovery"))
     pasts = History(lambda _name: Limits()).look(snapshot)
-    return View(snapshot, pasts, lanes or (lane, *rest), (WorkerState("host", True, 1, 0), WorkerState("trial", False, 0, 1)))
+    return View(
+        snapshot, pasts, lanes or (lane, *rest), (WorkerState("host", True, 1, 0), WorkerState("trial", False, 0, 1))
+    )
 
 
 def samples(view, accept="text/plain"):
@@ -85,7 +87,9 @@ def test_ages_are_times_on_the_clock_of_the_snapshot():
 
 def test_one_phase_holds():
     """The phase is one of a closed set, the others are 0."""
-    found = {dict(labels)["phase"]: v for (name, labels), v in samples(a_view()).items() if name == "stallwatch_server_phase"}
+    found = {
+        dict(labels)["phase"]: v for (name, labels), v in samples(a_view()).items() if name == "stallwatch_server_phase"
+    }
     assert found["ready"] == 1.0
     assert sum(found.values()) == 1.0
     assert len(found) == 10
@@ -140,7 +144,9 @@ def test_hostile_names_do_not_break_the_page():
     launch = replace(a_server().launch, model='x"} 1\nstallwatch_fake 1\n\\')
     view = a_view(servers=(a_server(launch=launch),))
     assert not any(name == "stallwatch_fake" for name, _ in samples(view))
-    assert any(dict(labels).get("model") == launch.model for name, labels in samples(view) if name == "stallwatch_server_info")
+    assert any(
+        dict(labels).get("model") == launch.model for name, labels in samples(view) if name == "stallwatch_server_info"
+    )
 
 
 def test_a_sample_that_is_there_twice_is_stated_once():
@@ -173,4 +179,9 @@ def test_the_last_reload_is_told(reloaded):
 def test_failures_of_one_server_are_no_failed_collector():
     """What one server does not offer leaves the collector successful."""
     snapshot = a_snapshot(1.0, failures=(Failure("log", "terminal", "", NAME),))
-    assert value(View(snapshot, {}, (LaneState("log", "", True, None, None, ()),), ()), "collector_success", collector="log") == 1.0
+    assert (
+        value(
+            View(snapshot, {}, (LaneState("log", "", True, None, None, ()),), ()), "collector_success", collector="log"
+        )
+        == 1.0
+    )

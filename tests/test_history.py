@@ -1,8 +1,8 @@
 """History: what counts as movement, since when something is owed, and when a server is idle."""
 
 import pytest
-from readings import GIB, NAME, a_log, a_server, a_snapshot, gpus, health, moment, processes
 
+from readings import GIB, NAME, a_log, a_server, a_snapshot, gpus, health, moment, processes
 from stallwatch.config import Limits
 from stallwatch.history import History, limits_in_force
 from stallwatch.snapshot import Launch
@@ -57,7 +57,13 @@ def test_gpu_memory_that_rises_slowly_moves_all_the_same():
 
 @pytest.mark.parametrize(
     ("signal", "counter", "floor"),
-    [("io", "rchar", MIB), ("io", "read_bytes", MIB), ("io", "write_bytes", MIB), ("faults", "faults", 1000), ("compile", "compiler_cpu_seconds", 0.2)],
+    [
+        ("io", "rchar", MIB),
+        ("io", "read_bytes", MIB),
+        ("io", "write_bytes", MIB),
+        ("faults", "faults", 1000),
+        ("compile", "compiler_cpu_seconds", 0.2),
+    ],
 )
 def test_counters_move_at_their_floor_and_not_below(signal, counter, floor):
     """Each counter of the process tree is movement from its floor per second on, measured over several seconds."""
@@ -122,7 +128,10 @@ def test_one_failed_probe_is_not_a_demand_and_two_are():
     past.look(a_snapshot(0.0, health(0.0)))
     once = past.look(a_snapshot(40.0, health(40.0, "http_error", failures=1, latency=20.0, status=503)))[NAME]
     assert dict(once.demand_since) == {}
-    assert past.look(a_snapshot(41.0, health(40.0, "http_error", failures=1, latency=20.0, status=503)))[NAME].demand_since == {}
+    assert (
+        past.look(a_snapshot(41.0, health(40.0, "http_error", failures=1, latency=20.0, status=503)))[NAME].demand_since
+        == {}
+    )
     twice = past.look(a_snapshot(60.0, health(60.0, "http_error", failures=2, latency=20.0, status=503)))[NAME]
     assert dict(twice.demand_since) == {"probe_failing": 20.0}
     assert past.look(a_snapshot(75.0, health(75.0)))[NAME].demand_since == {}

@@ -5,9 +5,9 @@ import subprocess
 import time
 
 import pytest
+
 from exporter_process import ExporterProcess
 from nvml_library import build, environment
-
 from stallwatch.simulation.pager import Pager, free_port, programs
 from stallwatch.simulation.played import PlayedGpus, PlayedServer
 
@@ -57,7 +57,9 @@ class Node:
         """Load the weights, shard by shard, up to the last one, and then rest."""
         for shard in range(1, shards + 1):
             self.gpus.show(memory_mib=76 * 1024 * shard // shards, utilization=3, power_watts=90)
-            await self.server.log(f"Loading safetensors checkpoint shards: {100 * shard // shards}% Completed | {shard}/{shards}")
+            await self.server.log(
+                f"Loading safetensors checkpoint shards: {100 * shard // shards}% Completed | {shard}/{shards}"
+            )
         self.gpus.show(utilization=2)
 
     async def become_ready(self):
@@ -123,7 +125,7 @@ def shows(scrape, node, title):
 
 
 async def test_weights_are_loaded_and_nothing_says_more(node, pager):
-    """76 GB on each GPU at 2-3 %, the log at the last shard, a port that refuses: it pages, and resolves when it goes on."""
+    """76 GB on each GPU at 2-3 %, the log at the last shard, a port that refuses: it pages, then resolves."""
     async with node.exporter:
         await node.start()
         await node.load()
@@ -182,11 +184,17 @@ async def test_all_ranks_are_asleep(node, pager, tmp_path):
 
 
 async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
-    """Much CPU time in the past, 205 threads, 207 open files, an EAGLE draft: it hangs all the same, and nothing leaks."""
+    """Much CPU time in the past, 205 threads, 207 files, an EAGLE draft: it hangs all the same, and nothing leaks."""
     environ = {**node.exporter._environ, "NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_verysecret"}
     async with node.exporter:
         await node.start(
-            "--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", "/models/d", "--api-key", "sk-verysecret", environ=environ
+            "--speculative-algorithm",
+            "EAGLE",
+            "--speculative-draft-model-path",
+            "/models/d",
+            "--api-key",
+            "sk-verysecret",
+            environ=environ,
         )
         await node.load()
         lines = node.server.log_path.read_text().count("\n")

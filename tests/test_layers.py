@@ -6,15 +6,16 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
     {"snapshot", "values"},
+    {"http_probe"},
     {"config", "journal"},
     {"node.procfs", "node.inside"},
     {"engines"},
-    {"node", "gpus", "logs"},
+    {"node", "gpus", "logs", "loads", "heartbeats"},
     {"discovery"},
     {"collectors"},
     {"child", "trial"},
     {"workers"},
-    {"placement", "roster", "lanes"},
+    {"placement", "roster", "lanes", "mending"},
     {"history"},
     {"monitor"},
     {"serverfamilies", "ownfamilies", "status"},

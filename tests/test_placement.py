@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from readings import GIB, a_server, gpus
-
 from stallwatch.collectors.gpu import GpuProcess, GpuReading
 from stallwatch.placement import Holding, Placement, holding
 from stallwatch.snapshot import Place
@@ -28,7 +27,10 @@ def without_processes(reading):
 def test_the_drivers_process_list_decides():
     """A GPU is that of the rank whose process holds memory there."""
     reading = gpus(0.0)
-    swapped = (replace(reading.gpus[0], processes=(GpuProcess(102, GIB),)), replace(reading.gpus[1], processes=(GpuProcess(101, GIB),)))
+    swapped = (
+        replace(reading.gpus[0], processes=(GpuProcess(102, GIB),)),
+        replace(reading.gpus[1], processes=(GpuProcess(101, GIB),)),
+    )
     assert placed(bare(ranks=2), replace(reading, gpus=swapped)) == [(0, "TP1"), (1, "TP0")]
 
 
@@ -76,7 +78,11 @@ def test_configured_gpus_win():
 def test_what_the_gpus_show_together():
     """The minima and maxima are over the GPUs of the server, and what is missing is left out."""
     reading = gpus(0.0, count=4, utilization=0.5)
-    mixed = (replace(reading.gpus[0], utilization=1.0, memory_used=GIB), replace(reading.gpus[1], utilization=None), *reading.gpus[2:])
+    mixed = (
+        replace(reading.gpus[0], utilization=1.0, memory_used=GIB),
+        replace(reading.gpus[1], utilization=None),
+        *reading.gpus[2:],
+    )
     seen = holding(a_server(ranks=3), replace(reading, gpus=mixed))
     assert seen == Holding(0.5, 1.0, GIB, 76 * GIB, loaded=True)
 
@@ -101,4 +107,7 @@ def test_when_weights_are_loaded():
 
 def test_lost_gpus_are_told():
     """A lost GPU of the server is named by its index."""
-    assert holding(a_server(ranks=2), GpuReading(0.0, "", gpus(0.0, count=2, lost=True, memory=None).gpus)).lost == (0, 1)
+    assert holding(a_server(ranks=2), GpuReading(0.0, "", gpus(0.0, count=2, lost=True, memory=None).gpus)).lost == (
+        0,
+        1,
+    )

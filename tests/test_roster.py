@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from readings import a_server
-
 from stallwatch.config import ServerConfig, TlsConfig
 from stallwatch.roster import Roster, roster
 
@@ -18,7 +17,12 @@ def test_a_configured_server_takes_the_processes_of_the_one_on_its_port():
     """The port ties both together; name, log and expected ranks are those of the configuration."""
     entry = ServerConfig(name="kimi", port=30000, log="/data/kimi.log", expected_schedulers=4)
     (server,) = roster((a_server(log_absence="terminal: x"),), (entry,))
-    assert (server.name, server.log_path, server.log_absence, server.expected_schedulers) == ("kimi", "/data/kimi.log", "", 4)
+    assert (server.name, server.log_path, server.log_absence, server.expected_schedulers) == (
+        "kimi",
+        "/data/kimi.log",
+        "",
+        4,
+    )
     assert len(server.processes) == 9
 
 

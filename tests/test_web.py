@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from readings import a_server
-from test_exposition import OPENMETRICS, a_view
 
+from readings import a_server
 from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import View
 from stallwatch.snapshot import Failure, Moment, Snapshot
 from stallwatch.web import application
+from test_exposition import OPENMETRICS, a_view
 
 EMPTY = View(Snapshot(Moment(0.0, 0.0, 0.0)), {}, (), ())
 
@@ -69,7 +69,9 @@ async def test_the_path_of_the_metrics_is_configured(serve):
 async def test_the_page_says_one_line_per_server(serve):
     """A person sees each server with its phase, and what cannot be read."""
     view = a_view()
-    view = replace(view, snapshot=replace(view.snapshot, failures=(Failure("log", "terminal", "writes to a terminal", "a"),)))
+    view = replace(
+        view, snapshot=replace(view.snapshot, failures=(Failure("log", "terminal", "writes to a terminal", "a"),))
+    )
     text = await (await (await serve(view)).get("/")).text()
     assert "sglang:30000: ready, up to 76 GiB on each of 8 GPUs" in text
     assert "a: log: terminal (writes to a terminal)" in text

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from stub_reader import StubReading
 
-from stallwatch.workers import ABANDONED_LIMIT, Deadlines, Quarantine, Worker, WorkerError
+from stallwatch.workers import ABANDONED_LIMIT, Deadlines, Worker, WorkerError
+from stub_reader import StubReading
 
 TESTS = str(Path(__file__).parent)
 ENVIRON = {**os.environ, "PYTHONPATH": TESTS}
@@ -87,7 +87,9 @@ async def test_an_exception_becomes_a_failure_that_says_where(workers):
     assert (await ask(worker, {"do": "answer"}))["reading"]["pid"] == worker.pid
 
 
-@pytest.mark.parametrize(("action", "reason"), [("die", "worker_died"), ("garbage", "garbage"), ("partial", "worker_died")])
+@pytest.mark.parametrize(
+    ("action", "reason"), [("die", "worker_died"), ("garbage", "garbage"), ("partial", "worker_died")]
+)
 async def test_a_worker_that_fails_costs_one_reading(workers, action, reason):
     """Death, garbage and half a message cost one reading; the next request has a new worker."""
     worker = workers()
@@ -195,21 +197,8 @@ def test_workers_load_neither_aiohttp_nor_prometheus_client():
     code = (
         "import sys, stallwatch.child, stallwatch.discovery, stallwatch.collectors.gpu, stallwatch.collectors.process, "
         "stallwatch.collectors.log, stallwatch.trial\n"
-        "print([m for m in ('aiohttp', 'prometheus_client', 'asyncio', 'msgspec', 'yaml', 'watchdog') if m in sys.modules])"
+        "heavy = ('aiohttp', 'prometheus_client', 'asyncio', 'msgspec', 'yaml', 'watchdog')\n"
+        "print([module for module in heavy if module in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_quarantine_tries_again_after_a_while():
-    """What was stuck is left alone, tried again after a minute, and read again once it has come back."""
-    now = [100.0]
-    quarantine = Quarantine(60, clock=lambda: now[0])
-    quarantine.add("log /mnt/dead/a.log")
-    quarantine.add("")
-    assert quarantine.notes() == ("log /mnt/dead/a.log",)
-    assert quarantine.due() == ()
-    now[0] += 60
-    assert quarantine.due() == ("log /mnt/dead/a.log",)
-    quarantine.release("log /mnt/dead/a.log")
-    assert quarantine.notes() == ()

@@ -1,8 +1,8 @@
 """What does a worker do? Requests come in on standard input, readings go out, one at a time.
 
-A worker loads only the modules it is told (`python -m stallwatch.child NAME OPTIONS NOTE_FD MODULE...`), so that it stays
-small, and it may get stuck for ever in a system call: nobody waits for it then. Before each read that can block it
-leaves a note in memory shared with the exporter, which tells what it is stuck in.
+A worker loads only the modules it is told (`python -m stallwatch.child NAME OPTIONS NOTE_FD MODULE...`), so that it
+stays small, and it may get stuck for ever in a system call: nobody waits for it then. Before each read that can block
+it leaves a note in memory shared with the exporter, which tells what it is stuck in.
 """
 
 import importlib
@@ -48,15 +48,23 @@ def main(argv: list[str]) -> None:
     name, options, note_fd, *modules = argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the exporter ends its workers itself
     signal.signal(signal.SIGTERM, _leave)  # acts between calls only: a driver call is not to be torn
+    signal.alarm(LAST_RESORT_SECONDS)
     note = Note(int(note_fd))
     readers = _load(modules, json.loads(options), note)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the replies
-    _send(out, {"worker": name})
+    try:
+        _send(out, {"worker": name})
+        _serve(readers, note, out)
+    except BrokenPipeError:
+        os._exit(0)  # the exporter has gone while we read; the flush at a regular exit would fail once more
+
+
+def _serve(readers: Mapping[str, Read], note: Note, out: IO[bytes]) -> None:
+    signal.alarm(0)
     for line in sys.stdin.buffer:
-        request = json.loads(line)
         signal.alarm(LAST_RESORT_SECONDS)
-        _send(out, _answer(readers, request))
+        _send(out, _answer(readers, json.loads(line)))
         signal.alarm(0)
         note("")
 

@@ -5,11 +5,22 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from stallwatch import __version__
-from stallwatch.settings.sources import ConfigError, add_flags, load
+from stallwatch.settings.sources import ConfigError, add_flags, file_of, load
 
 DESCRIPTION = "Tells an LLM inference server that has silently hung from one that is idle, slow or still starting."
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; takes no shortened flags, which a later version could make ambiguous."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options, allow_abbrev=False)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,31 +31,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="stallwatch", description=DESCRIPTION)
+    parser = _Parser(prog="stallwatch", description=DESCRIPTION, epilog="Without a command it serves.")
     parser.add_argument("--version", action="version", version=f"stallwatch {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    serve = commands.add_parser("serve", help="watch this node and serve its metrics", description="Watch this node.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    serve = commands.add_parser(
+        "serve",
+        help="watch this node and serve its metrics",
+        usage="stallwatch serve [SETTING ...]",
+        description="Watch this node and serve its metrics. SIGHUP reloads the configuration, SIGTERM ends it.",
+    )
     add_flags(serve)
-    serve.add_argument("--config.check", dest="check", action="store_true", help="read the configuration, say what is wrong")
+    serve.add_argument(
+        "--config.check", dest="check", action="store_true", help="read the configuration, say what is wrong"
+    )
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")
-    demo.add_argument("--port", type=int, default=19847, help="port of the exporter that watches (default: %(default)s)")
+    demo.add_argument(
+        "--port", type=int, default=19847, help="port of the exporter that watches (default: %(default)s)"
+    )
     demo.add_argument("--seconds", type=float, default=75.0, help="how long to play (default: %(default)s)")
     return parser
 
 
 def _serve(arguments: dict[str, object]) -> int:
-    from stallwatch.serve import serve  # noqa: PLC0415 aiohttp is loaded only to serve
-
     check = arguments.pop("check", False)
     try:
-        config = load(arguments, os.environ)
+        if check:
+            load(arguments, os.environ)
+            print("the configuration is good")  # noqa: T201 the answer to what was typed
+            return 0
+        from stallwatch.serve import serve  # noqa: PLC0415 aiohttp is loaded only to serve
+
+        return serve(lambda: load(arguments, os.environ), file_of(arguments, os.environ))
     except ConfigError as error:
         print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
         return 2
-    if check:
-        print("the configuration is good")  # noqa: T201 the answer to what was typed
-        return 0
-    return serve(config, lambda: load(arguments, os.environ))
 
 
 def _demo(arguments: dict[str, object]) -> int:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from stallwatch.node.addresses import Addresses
 from stallwatch.engines import Identity, engine_named
 from stallwatch.engines.engine import LAUNCHER, OTHER, SCHEDULER, SPAWNING
+from stallwatch.node.addresses import Addresses
 from stallwatch.node.facts import FactsKeeper
 from stallwatch.node.grouping import Group, Grouping
 from stallwatch.node.log_source import LogSources, absent
 from stallwatch.node.procfs import Procfs
-from stallwatch.snapshot import Failure, Launch, Process, Reading, Server
 from stallwatch.node.table import Entry, ProcessTable, boottime
+from stallwatch.snapshot import Failure, Launch, Process, Reading, Server
 
 NAME = "discovery"
 

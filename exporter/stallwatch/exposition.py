@@ -1,7 +1,7 @@
 """How does a view become what Prometheus reads?
 
-Families are built anew from each view, so a server that has gone leaves nothing behind, and one collector's families are
-rendered again only when its reading is a new one. The bytes are ready before a scrape asks for them.
+Families are built anew from each view, so a server that has gone leaves nothing behind, and one collector's families
+are rendered again only when its reading is a new one. The bytes are ready before a scrape asks for them.
 """
 
 import gzip
@@ -35,7 +35,9 @@ class _Families:
 
 def metric(family: Family) -> Metric:
     """Return a family as prometheus_client knows it; a sample that is there twice is stated once."""
-    built = Metric(family.name.removesuffix("_total") if family.kind == "counter" else family.name, family.help, family.kind)
+    built = Metric(
+        family.name.removesuffix("_total") if family.kind == "counter" else family.name, family.help, family.kind
+    )
     seen: set[tuple[str, ...]] = set()
     for values, value in family.samples:
         if values not in seen:
@@ -123,7 +125,9 @@ def _same(one: object, other: object) -> bool:
     return one is other or (isinstance(one, float) and one == other)
 
 
-def _bound(families: Callable[..., Iterable[Family]], readings: Sequence[object], view: View) -> Callable[[], Iterable[Family]]:
+def _bound(
+    families: Callable[..., Iterable[Family]], readings: Sequence[object], view: View
+) -> Callable[[], Iterable[Family]]:
     return lambda: families(readings, view.snapshot.moment)
 
 

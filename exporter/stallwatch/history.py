@@ -84,7 +84,9 @@ class _Sight:
     def of(cls, server: Server, snapshot: Snapshot) -> "_Sight":
         logs, processes, gpus = snapshot.get(LogReading), snapshot.get(ProcessReading), snapshot.get(GpuReading)
         uuids = {place.uuid for place in server.gpus}
-        used = {g.uuid: g.memory_used for g in (gpus.gpus if gpus else ()) if g.uuid in uuids and g.memory_used is not None}
+        used = {
+            g.uuid: g.memory_used for g in (gpus.gpus if gpus else ()) if g.uuid in uuids and g.memory_used is not None
+        }
         return cls(
             snapshot.moment,
             server,
@@ -200,7 +202,9 @@ class _Track:
 
     def _tree_moves(self, now: float, tree: Tree) -> dict[str, bool]:
         transfers = {"rchar": tree.rchar, "read": tree.read_bytes, "write": tree.write_bytes}
-        known = [self._rate(name, IO_PER_SECOND).rises(now, value) for name, value in transfers.items() if value is not None]
+        known = [
+            self._rate(name, IO_PER_SECOND).rises(now, value) for name, value in transfers.items() if value is not None
+        ]
         if tree.resident_file_bytes is not None:
             known.append(self.file_pages.rises(tree.resident_file_bytes))
         seen = {

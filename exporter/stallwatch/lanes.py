@@ -1,14 +1,20 @@
-"""How does one collector's round go: when is it due, what is in flight, what did it give last?"""
+"""How do the rounds of the collectors go: when is one due, what is in flight, what did it give last?"""
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import msgspec
 
 from stallwatch.snapshot import Failure, Reading
 from stallwatch.workers import WorkerError
 
 Outcome = tuple[Reading | None, tuple[Failure, ...]]
+Collect = Callable[[], Awaitable[Outcome]]
+Life = tuple[str, str]  # a server's name and incarnation
+Key = tuple[str, str, str]  # collector, and the life of the server where it is asked server by server
 
 
 class CollectorError(Exception):
@@ -31,10 +37,25 @@ class LaneState:
     failures: tuple[tuple[str, int], ...]
 
 
+def decoder(collector: str, reading: type[Reading]) -> Callable[[bytes], Outcome]:
+    """Return what takes in the replies of a worker to requests for this reading."""
+    reply = msgspec.defstruct("Reply", [("reading", reading | None), ("failures", tuple[Failure, ...])])
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder(reply).decode
+
+    def outcome(line: bytes) -> Outcome:
+        try:
+            answer = decode(line)
+        except msgspec.MsgspecError as error:
+            raise CollectorError("garbage", f"the worker sent no {collector} reading: {error}") from error
+        return answer.reading, answer.failures
+
+    return outcome
+
+
 class Lane:
     """One collector, of the node or of one server; its rounds never overlap and are never waited for here."""
 
-    def __init__(self, collector: str, collect: Callable[[], Awaitable[Outcome]], server: str = "") -> None:
+    def __init__(self, collector: str, collect: Collect, server: str = "") -> None:
         self.collector = collector
         self.server = server
         self._collect = collect
@@ -48,13 +69,16 @@ class Lane:
         self._duration: float | None = None
         self._last_success: float | None = None
         self._crashed = False
-        self._counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self._asked_about: frozenset[Life] = frozenset()
+        self._tells_of: frozenset[Life] = frozenset()
 
-    def start(self, now: float) -> asyncio.Task[Outcome] | None:
-        """Begin a round when one is due and none is in flight."""
+    def start(self, now: float, lives: frozenset[Life] = frozenset()) -> asyncio.Task[Outcome] | None:
+        """Begin a round, about servers that live these lives, when one is due and none is in flight."""
         if self._task or now < self._due:
             return None
         self._started = now
+        self._asked_about = lives
         self._due = max(self._due + self._interval, now + self._interval / 2)
         self._task = asyncio.ensure_future(self._collect())
         return self._task
@@ -70,6 +94,7 @@ class Lane:
             return None
         task, self._task = self._task, None
         self._duration = now - self._started
+        self._tells_of = self._asked_about
         error = None if task.cancelled() else task.exception()
         self._crashed = error is not None or task.cancelled()
         if not self._crashed:
@@ -78,7 +103,7 @@ class Lane:
             self._reading, self._failures = None, (self._failure(error),)
         if self._reading is not None:
             self._last_success = self._reading.at
-        self._counts.update(failure.reason for failure in self._failures)
+        self.counts.update(failure.reason for failure in self._failures)
         return error if isinstance(error, WorkerError) else None
 
     def _failure(self, error: BaseException | None) -> Failure:
@@ -93,9 +118,16 @@ class Lane:
             age = now - self._reading.at
             return None, (*self._failures, Failure(self.collector, "stale", f"no reading for {age:.0f} s", self.server))
         if self._reading is None and not self._failures and self._task:
-            waited = now - self._started
-            return None, (Failure(self.collector, "starting", f"first reading is {waited:.0f} s old", self.server),)
+            waited = f"the first round takes {now - self._started:.0f} s so far"
+            return None, (Failure(self.collector, "starting", waited, self.server),)
         return self._reading, self._failures
+
+    def outcome_for(self, lives: frozenset[Life], now: float) -> Outcome:
+        """Return what counts now, without what was told of servers that have gone or live another life since."""
+        reading, failures = self.outcome(now)
+        gone = {name for name, _ in self._tells_of - lives}
+        kept = tuple(failure for failure in failures if failure.server not in gone)
+        return (without(reading, gone) if reading and gone else reading), kept
 
     def state(self, now: float) -> LaneState:
         """Tell how the rounds go."""
@@ -104,10 +136,71 @@ class Lane:
         whole = not self.server and any(not failure.server for failure in failures)
         # What one server does not offer (a port, a log) is no fault of the collector.
         success = not self._crashed and not stale and not whole and (reading is not None or bool(self.server))
-        counts = tuple(sorted(self._counts.items()))
+        counts = tuple(sorted(self.counts.items()))
         return LaneState(self.collector, self.server, success, self._duration, self._last_success, counts)
 
     def cancel(self) -> None:
         """Give up what is in flight."""
         if self._task:
             self._task.cancel()
+
+
+def without(reading: Reading, names: Collection[str]) -> Reading:
+    """Return the reading without what it says of these servers."""
+    kept = {name: tuple(item for item in items if item.server not in names) for name, items in _by_server(reading)}
+    changed: dict[str, Any] = {name: items for name, items in kept.items() if len(items) < len(getattr(reading, name))}
+    return replace(reading, **changed) if changed else reading
+
+
+def _by_server(reading: Reading) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    for field in fields(reading):
+        items = getattr(reading, field.name)
+        if isinstance(items, tuple) and items and hasattr(items[0], "server"):
+            yield field.name, items
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A lane that should be there: whose, how often, how patient, and how it reads."""
+
+    key: Key
+    interval: float
+    patience: float
+    make: Callable[[], Collect]
+
+
+class Lanes:
+    """The lanes that are wanted now."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Key, Lane] = {}
+        self._counts_of_gone: dict[str, Counter[str]] = {}
+
+    def have(self, plans: Iterable[Plan]) -> None:
+        """Have these lanes and no others; one that goes on keeps what it knows."""
+        wanted = {plan.key: plan for plan in plans}
+        for key in self._lanes.keys() - wanted.keys():
+            lane = self._lanes.pop(key)
+            lane.cancel()
+            if lane.server:
+                self._counts_of_gone.setdefault(lane.collector, Counter()).update(lane.counts)
+        for key, plan in wanted.items():
+            if key not in self._lanes:
+                self._lanes[key] = Lane(key[0], plan.make(), key[1])
+            self._lanes[key].pace(plan.interval, plan.patience)
+
+    def __iter__(self) -> Iterator[Lane]:
+        """Go through the lanes."""
+        return iter(self._lanes.values())
+
+    def of_node(self, collector: str) -> Lane | None:
+        """Return the lane of a collector that is asked for the whole node."""
+        return self._lanes.get((collector, "", ""))
+
+    def states(self, now: float) -> tuple[LaneState, ...]:
+        """Tell how the rounds go; what went wrong with servers that have gone stays counted."""
+        gone = (
+            LaneState(name, "", True, None, None, tuple(sorted(counts.items())))
+            for name, counts in self._counts_of_gone.items()
+        )
+        return (*(lane.state(now) for lane in self), *gone)

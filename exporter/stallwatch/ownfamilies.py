@@ -26,7 +26,9 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
     success = tuple(((name,), float(all(lane.success for lane in some))) for name, some in by_collector.items())
     text = "Whether the last round of the collector gave a reading, for every server that it is asked for."
     yield Family("stallwatch_collector_success", text, "gauge", ("collector",), success)
-    durations = {name: [lane.duration for lane in some if lane.duration is not None] for name, some in by_collector.items()}
+    durations = {
+        name: [lane.duration for lane in some if lane.duration is not None] for name, some in by_collector.items()
+    }
     longest = tuple(((name,), max(some)) for name, some in durations.items() if some)
     text = "How long the last round took, of several the longest."
     yield Family("stallwatch_collector_duration_seconds", text, "gauge", ("collector",), longest)

@@ -1,7 +1,7 @@
 """Which GPUs does each server hold, and how do they fare together?
 
-The driver's process list is the truth; the flags' formula with CUDA_VISIBLE_DEVICES stands in where that list has none of
-the server's processes. What was seen once in a server's life stays, so that a GPU that is lost is still its GPU.
+The driver's process list is the truth; the flags' formula with CUDA_VISIBLE_DEVICES stands in where that list has none
+of the server's processes. What was seen once in a server's life stays, so that a GPU that is lost is still its GPU.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,11 +44,8 @@ class Placement:
         known = self._known.setdefault((server.name, server.incarnation), {})
         seen = _configured(server, gpus) or _by_process(server, gpus)
         known.update({place.uuid: place for place in seen})
-        if not known:
-            known_places = _by_formula(server, gpus)
-        else:
-            known_places = tuple(known.values())
-        return replace(server, gpus=tuple(sorted(known_places, key=lambda place: place.index)))
+        places = tuple(known.values()) or _by_formula(server, gpus)
+        return replace(server, gpus=tuple(sorted(places, key=lambda place: place.index)))
 
 
 def holding(server: Server, reading: GpuReading | None) -> Holding:
@@ -70,7 +67,9 @@ def holding(server: Server, reading: GpuReading | None) -> Holding:
 def _is_loaded(gpu: Gpu) -> bool:
     if gpu.memory_used is None:
         return False
-    return gpu.memory_used >= LOADED_BYTES or bool(gpu.memory_total and gpu.memory_used >= LOADED_RATIO * gpu.memory_total)
+    return gpu.memory_used >= LOADED_BYTES or bool(
+        gpu.memory_total and gpu.memory_used >= LOADED_RATIO * gpu.memory_total
+    )
 
 
 def _configured(server: Server, gpus: Sequence[Gpu]) -> tuple[Place, ...]:
@@ -102,7 +101,9 @@ def _by_formula(server: Server, gpus: Sequence[Gpu]) -> tuple[Place, ...]:
     visible = _visible(server.cuda_visible_devices, gpus)
     ids = engine_named(server.engine).gpu_ids(server.launch, server.ranks)
     return tuple(
-        Place(visible[number].uuid, visible[number].index, rank) for rank, number in ids.items() if number < len(visible)
+        Place(visible[number].uuid, visible[number].index, rank)
+        for rank, number in ids.items()
+        if number < len(visible)
     )
 
 

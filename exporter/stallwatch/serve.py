@@ -1,47 +1,39 @@
-"""How does the exporter live? It starts, serves until it is told to end, and ends within two seconds whatever is stuck."""
+"""How does the exporter live? It serves until it is told to end, and ends within two seconds whatever is stuck."""
 
 import asyncio
 import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
 from aiohttp import web
 
 from stallwatch import __version__
-from stallwatch.config import Config
+from stallwatch.config import Config, ConfigError
 from stallwatch.exposition import Exposition
 from stallwatch.journal import setup
 from stallwatch.monitor import Monitor, start_workers
 from stallwatch.settings.reload import Reloader
+from stallwatch.values import split_listen_address
 from stallwatch.web import application
 
 logger = logging.getLogger("stallwatch")
 
+Load = Callable[[], Config]
 
-def serve(config: Config, load: Callable[[], Config]) -> int:
-    """Run the exporter until SIGTERM or SIGINT and return its exit code."""
-    setup(config.log.format, config.log.level)
-    try:
-        code = asyncio.run(run(config, load))
-    except OSError as error:
-        logger.error("cannot serve", extra={"address": config.web.listen_address, "error": error.strerror or str(error)})
-        return 1
-    logging.shutdown()
-    sys.stdout.flush()
-    # Nothing may run after this: a finalizer would kill a worker that is stuck inside a driver call, and wait for threads.
-    os._exit(code)
+LAST_RESORT_SECONDS = 1.8
+NEED_A_RESTART = ("web", "workers", "path")
+"""Sections of the configuration that count only from the next start on."""
 
 
-async def run(config: Config, load: Callable[[], Config]) -> int:
-    """Watch and serve until a signal says to end."""
-    async with exporter(config, load) as running:
-        await _told_to_end(running)
-    logger.info("ended")
-    return 0
+class ListenError(Exception):
+    """The address cannot be listened on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +45,73 @@ class Running:
     watching: asyncio.Task[None]
 
 
+def serve(load: Load, file: Path | None) -> int:
+    """Run the exporter until SIGTERM or SIGINT and return its exit code; raises ConfigError if it cannot begin."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nothing is there yet that could be reloaded
+    try:
+        # What ran is held, since a finalizer would kill a worker that is stuck inside a driver call.
+        _ran = asyncio.run(run(load, file))
+    except ConfigError:
+        raise
+    except ListenError as error:
+        logger.error("cannot serve", extra={"error": str(error)})  # noqa: TRY400 a traceback tells nothing more
+        return 1
+    except Exception:
+        logger.exception("ended by a fault of its own")
+        return _leave(1)
+    return _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: the interpreter would wait for threads and call finalizers."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+async def run(load: Load, file: Path | None) -> Running:
+    """Watch and serve until a signal says to end, and return what ran."""
+    async with exporting(load, file, prepare=lambda config: setup(config.log.format, config.log.level)) as running:
+        try:
+            await _told_to_end(running)
+        finally:
+            last_resort = threading.Timer(LAST_RESORT_SECONDS, os._exit, (1,))  # ends even a blocked event loop
+            last_resort.daemon = True
+            last_resort.start()
+    logger.info("ended")
+    return running
+
+
+def exporter(config: Config, load: Load, nvml: str = "pynvml") -> AbstractAsyncContextManager[Running]:
+    """Watch and serve with a configuration that is there already."""
+    return exporting(load, config.file, nvml)
+
+
 @asynccontextmanager
-async def exporter(config: Config, load: Callable[[], Config], nvml: str = "pynvml") -> AsyncIterator[Running]:
-    """Watch and serve for as long as the context lasts; `nvml` names the module that plays pynvml."""
+async def exporting(
+    load: Load, file: Path | None, nvml: str = "pynvml", prepare: Callable[[Config], object] = lambda _config: None
+) -> AsyncIterator[Running]:
+    """Watch and serve for as long as the context lasts; `nvml` names the module that plays pynvml.
+
+    `prepare` is called with each configuration, before it is used.
+    """
+
+    def apply(new: Config) -> None:
+        prepare(new)
+        if late := [name for name in NEED_A_RESTART if getattr(new, name) != getattr(config, name)]:
+            logger.warning("some settings count only after a restart", extra={"settings": ",".join(late)})
+        monitor.configure(new)
+
     async with AsyncExitStack() as stack:
+        reloader = Reloader(file, load, apply)  # made before the first load, so that it sees what changes meanwhile
+        config = load()
+        prepare(config)
         monitor = Monitor(config, start_workers(config, nvml))
         stack.push_async_callback(monitor.close)
-        reloader = Reloader(config.file, load, monitor.configure)
         exposition = Exposition(monitor.view, reloaded=lambda: reloader.last_successful)
         monitor.watch(exposition.publish)
-        await _listen(stack, config, exposition, monitor, reloader)
+        app = application(config.web, exposition, lambda: monitor.view, reloader.request)
+        await _listen(stack, app, config.web.listen_address)
         reloader.start()
         stack.push_async_callback(reloader.stop)
         watching = asyncio.create_task(monitor.run())
@@ -70,30 +119,42 @@ async def exporter(config: Config, load: Callable[[], Config], nvml: str = "pynv
         yield Running(monitor, reloader, watching)
 
 
-async def _listen(
-    stack: AsyncExitStack, config: Config, exposition: Exposition, monitor: Monitor, reloader: Reloader
-) -> None:
-    app = application(config.web, exposition, lambda: monitor.view, reloader.request)
+async def _listen(stack: AsyncExitStack, app: web.Application, address: str) -> None:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
     stack.push_async_callback(runner.cleanup)
     await runner.setup()
-    host, _, port = config.web.listen_address.rpartition(":")
-    await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
-    logger.info("serving", extra={"address": config.web.listen_address, "version": __version__})
+    host, port = split_listen_address(address)
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        raise ListenError(error.strerror or str(error)) from error
+    places = ",".join(sorted(_shown(name) for name in runner.addresses))
+    logger.info("serving", extra={"address": places, "version": __version__})
+
+
+def _shown(name: tuple[str, int]) -> str:
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _told_to_end(running: Running) -> None:
-    reloader, watching = running.reloader, running.watching
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
+    requests: set[asyncio.Task[str | None]] = set()
+
+    def reload() -> None:
+        request = loop.create_task(running.reloader.request())
+        requests.add(request)
+        request.add_done_callback(requests.discard)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reloader.request()))
+    loop.add_signal_handler(signal.SIGHUP, reload)
     ended = asyncio.create_task(end.wait())
-    done, _ = await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait({ended, running.watching}, return_when=asyncio.FIRST_COMPLETED)
     ended.cancel()
-    if watching in done:
-        watching.result()  # the monitor never ends by itself: what ended it is a bug, and must be seen
+    if running.watching in done:
+        running.watching.result()  # the monitor never ends by itself: what ended it is a bug, and must be seen
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -30,7 +30,9 @@ Samples = Iterator[tuple[tuple[str, ...], float]]
 
 def server_families(view: View) -> Iterable[Family]:
     """Yield the families of all servers, from the snapshot and what history makes of it."""
-    yield _gauge("server_info", "An inference server on this node, and what its command line says.", INFO_LABELS, _info(view))
+    yield _gauge(
+        "server_info", "An inference server on this node, and what its command line says.", INFO_LABELS, _info(view)
+    )
     yield from _process_counts(view)
     yield from _phases(view)
     yield from _movement(view)
@@ -87,10 +89,16 @@ def _phases(view: View) -> Iterable[Family]:
     since = (((name,), _time(moment.unix_of(past.phase_since))) for name, past in known if past.phase_since is not None)
     yield _gauge("server_phase_start_timestamp_seconds", "When that phase began.", ("server",), since)
     progress = (((name,), past.progress) for name, past in known if past.progress is not None)
-    yield _gauge("server_phase_progress_ratio", "How far that phase is, as its progress bar says.", ("server",), progress)
-    yield _gauge("server_rank_phase", "Index of the furthest phase of each rank.", ("server", "rank"), _rank_phases(view))
+    yield _gauge(
+        "server_phase_progress_ratio", "How far that phase is, as its progress bar says.", ("server",), progress
+    )
+    yield _gauge(
+        "server_rank_phase", "Index of the furthest phase of each rank.", ("server", "rank"), _rank_phases(view)
+    )
     idle = (((name,), float(past.idle)) for name, past in pasts.items() if past.idle is not None)
-    yield _gauge("server_idle", "1 when known to be idle, 0 when known not to be, absent when unknown.", ("server",), idle)
+    yield _gauge(
+        "server_idle", "1 when known to be idle, 0 when known not to be, absent when unknown.", ("server",), idle
+    )
     limits = (((name, limit), value) for name, past in pasts.items() for limit, value in past.limits.items())
     yield _gauge("server_limit_seconds", "Limits in force now for this server.", ("server", "limit"), limits)
 

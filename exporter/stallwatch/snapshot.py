@@ -37,7 +37,7 @@ class Moment:
         return cls(time.time(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME))
 
     def unix_of(self, monotonic: float) -> float:
-        """Return the Unix time of a monotonic one, so that differences between published times stay true over clock steps."""
+        """Return the Unix time of a monotonic one: differences between published times stay true over clock steps."""
         return self.unix - (self.monotonic - monotonic)
 
     def unix_of_boottime(self, boottime: float) -> float:
@@ -47,7 +47,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a server was started with, as far as its command line tells; what it does not say has the engine's default."""
+    """What a server was started with, as its command line tells; what it does not say has the engine's default."""
 
     model: str = ""
     host: str = "127.0.0.1"
@@ -96,8 +96,8 @@ class Place:
 class Server:
     """One inference server on this node: who it is and where its signals are to be read.
 
-    `log_path` and `address` are None where there is nothing to read, and `log_absence` and `address_absence` then say why
-    in one word (for a metric) and, after a colon, in a sentence (for a person).
+    `log_path` and `address` are None where there is nothing to read, and `log_absence` and `address_absence` then say
+    why in one word (for a metric) and, after a colon, in a sentence (for a person).
     """
 
     name: str

@@ -1,6 +1,7 @@
 """Does a pid or path that once never came back from a read answer again? Tried in a child of its own."""
 
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ def _try(text: str, procfs: str, note: Callable[[str], None]) -> tuple[Failure, 
     note(text)
     path = f"{procfs}/{name}/cmdline" if kind == "pid" else name
     try:
-        os.stat(path)  # noqa: PTH116 pathlib costs 1 MiB in a worker
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 pathlib costs 1 MiB in a worker
+            return ()  # it answers; to read from a pipe would take what is in it from its reader
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             os.read(descriptor, 1)

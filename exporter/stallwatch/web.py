@@ -67,6 +67,10 @@ def application(
 
 @web.middleware
 async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse:
-    response = await handler(request)
+    try:
+        response = await handler(request)
+    except web.HTTPException as answer:  # such as 404
+        answer.headers.update(SECURITY_HEADERS)
+        raise
     response.headers.update(SECURITY_HEADERS)
     return response

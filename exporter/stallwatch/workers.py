@@ -1,17 +1,17 @@
 """How is something read that may block for ever? By a spawned child, called under a deadline, replaced when stuck.
 
-Never by a thread (one that is stuck in the kernel keeps this process and its port alive through SIGKILL) and never by a
-fork (which inherits the listening socket). A child that is late is not waited for: its input is closed, it gets SIGTERM,
-a long grace, then SIGKILL, since killing a monitor inside a driver call has been reported to wedge GPUs.
+Never by a thread (one that is stuck in the kernel keeps this process and its port alive through SIGKILL) and never by
+a fork (which inherits the listening socket). A child that is late is not waited for: its input is closed, it gets
+SIGTERM, a long grace, then SIGKILL, since killing a monitor inside a driver call has been reported to wedge GPUs.
 """
 
 import asyncio
 import json
 import os
+import signal
 import sys
-import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +88,7 @@ class Worker:
     async def call(self, read: str, targets: list[dict[str, Any]], skip: Sequence[str] = ()) -> bytes:
         """Return the reply to one request, as JSON; raises WorkerError when there is none in time."""
         async with self._lock:
-            child = await self._ready_child()
+            child = await self._a_child()
             try:
                 return await child.ask(read, targets, skip)
             except WorkerError as error:
@@ -98,24 +98,22 @@ class Worker:
                 self._abandon(child, late=False)  # a reply that nobody reads would be taken for the next one
                 raise
 
-    async def _ready_child(self) -> "_Child":
+    async def _a_child(self) -> "_Child":
         if self._child and not self._child.alive:
             self._abandon(self._child, late=False)
         if self._child is None:
             if self.state().abandoned >= ABANDONED_LIMIT:
                 raise WorkerError("backed_off", f"{ABANDONED_LIMIT} workers are stuck; the next starts when one ends")
             self._starts += 1
-            child = await _Child.spawn(self._arguments, self._modules, self._deadlines, self._environ)
             try:
-                await child.hello()
-            except WorkerError as error:
-                self._child = child
-                self._abandon(child, late=error.reason == "timeout")
-                raise
-            self._child = child
+                self._child = await _Child.spawn(self._arguments, self._modules, self._deadlines, self._environ)
+            except OSError as error:
+                raise WorkerError("not_started", f"no worker could be started: {error}") from error
         return self._child
 
     def _abandon(self, child: "_Child", *, late: bool) -> None:
+        if child in self._leaving:
+            return
         self._child = None
         child.late = late
         self._leaving.add(child)
@@ -125,21 +123,21 @@ class Worker:
 
     async def _end(self, child: "_Child") -> None:
         child.close_input()
-        for grace, signal_it in (
-            (self._deadlines.to_sigterm, child.process.terminate),
-            (self._deadlines.to_sigkill, child.process.kill),
-        ):
-            if await child.ended(grace):
-                break
-            with suppress(ProcessLookupError):
-                signal_it()
-        await child.ended(None)
+        if not await child.ended(self._deadlines.to_sigterm):
+            child.late = True
+            child.terminate()
+            if not await child.ended(self._deadlines.to_sigkill):
+                child.kill()
+                await child.ended(None)
         self._leaving.discard(child)
 
-    def retire(self) -> None:
-        """Have the next request served by a new process, unless a request is in flight."""
-        if self._child and not self._lock.locked():
+    def retire(self) -> bool:
+        """Have the next request served by a new process, unless a request is in flight; tells which it was."""
+        if self._lock.locked():
+            return False
+        if self._child:
             self._abandon(self._child, late=False)
+        return True
 
     async def close(self, grace: float = 0.4) -> None:
         """End the child gently, and leave one that does not go: it ends by itself when its call returns."""
@@ -147,8 +145,7 @@ class Worker:
             self._abandon(self._child, late=False)
         await self._settle(grace)
         for child in self._leaving:
-            with suppress(ProcessLookupError):
-                child.process.terminate()
+            child.terminate()
         await self._settle(grace)
         for ending in self._endings:
             ending.cancel()
@@ -198,10 +195,9 @@ class _Child:
     def alive(self) -> bool:
         return self.process.returncode is None
 
-    async def hello(self) -> None:
-        await self._line(self._deadlines.start)
-
     async def ask(self, read: str, targets: list[dict[str, Any]], skip: Sequence[str]) -> bytes:
+        if self._requests == 0:
+            await self._line(self._deadlines.start, "its start")  # it says hello once all is loaded
         self._requests += 1
         deadline = self._deadlines.first_call if self._requests == 1 else self._deadlines.call
         request = {"id": self._requests, "read": read, "targets": targets, "skip": list(skip)}
@@ -215,13 +211,13 @@ class _Child:
             raise WorkerError("garbage", f"worker sent {len(line)} bytes that are no reply to request {self._requests}")
         return line
 
-    async def _line(self, deadline: float) -> bytes:
+    async def _line(self, deadline: float, otherwise: str = "no read") -> bytes:
         assert self.process.stdout is not None  # noqa: S101 it was started with a pipe
         try:
             line = await asyncio.wait_for(self.process.stdout.readline(), deadline)
         except (asyncio.TimeoutError, TimeoutError) as error:
             stuck_in = self._note.text()
-            detail = f"no answer in {deadline:g} s, at: {stuck_in or 'start'}"
+            detail = f"no answer in {deadline:g} s, at: {stuck_in or otherwise}"
             raise WorkerError("timeout", detail, stuck_in) from error
         except ValueError as error:  # readline() found no end within REPLY_BYTES
             raise WorkerError("garbage", f"a reply of more than {REPLY_BYTES} bytes") from error
@@ -233,6 +229,15 @@ class _Child:
         if self.process.stdin:
             self.process.stdin.close()
 
+    def terminate(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+            self.process.send_signal(signal.SIGCONT)  # one that somebody has stopped cannot end
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
     async def ended(self, within: float | None) -> bool:
         try:
             await asyncio.wait_for(self.process.wait(), within)
@@ -240,33 +245,3 @@ class _Child:
             return False
         self._note.close()
         return True
-
-
-Clock = Callable[[], float]
-
-
-class Quarantine:
-    """Which pids and paths never came back from a read, and when each may be tried again, in a child of its own."""
-
-    def __init__(self, retry_after: float = 60.0, clock: Clock = time.monotonic) -> None:
-        self._retry_after = retry_after
-        self._clock = clock
-        self._until: dict[str, float] = {}
-
-    def add(self, note: str) -> None:
-        """Take what a stuck call was reading out of the daily round."""
-        if note:
-            self._until[note] = self._clock() + self._retry_after
-
-    def release(self, note: str) -> None:
-        """Let it be read again."""
-        self._until.pop(note, None)
-
-    def notes(self) -> tuple[str, ...]:
-        """List what is not to be read."""
-        return tuple(self._until)
-
-    def due(self) -> tuple[str, ...]:
-        """List what may be tried again now."""
-        now = self._clock()
-        return tuple(note for note, until in self._until.items() if until <= now)

@@ -57,7 +57,9 @@ def server_at(port, *, engine="sglang", version="", node_rank=0, tls=False, addr
     """Describe a server that listens on this port."""
     process = Process(pid=40, start_ticks=started, started=0.05, role="launcher", name="launcher")
     launch = Launch(port=port, node_rank=node_rank, tls=tls)
-    return Server(f"{engine}:30000", engine, launch, (process,), version=version, address=address, incarnation=str(started))
+    return Server(
+        f"{engine}:30000", engine, launch, (process,), version=version, address=address, incarnation=str(started)
+    )
 
 
 async def probe_of(collector, server, settings=LONG):

@@ -9,8 +9,8 @@ from stallwatch.engines import engine_named, identify
 from stallwatch.node.facts import FactsKeeper
 from stallwatch.node.grouping import Group
 from stallwatch.node.procfs import Procfs, Stat
-from stallwatch.snapshot import Launch
 from stallwatch.node.table import Entry, Kind
+from stallwatch.snapshot import Launch
 
 MODULE = ("/opt/venv/bin/python", "-m", "sglang.launch_server")
 

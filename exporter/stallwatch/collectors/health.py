@@ -5,31 +5,25 @@ before the headers were complete), `invalid` (not HTTP, or a body cut short); `u
 `http_error` (any other status that is not 2xx; redirects are not followed). Scope: `scheduler` where a good answer
 proves that the scheduler answered, `http` where it proves the web process only.
 
-TLS: the chain is verified against `ca_file`; the name is not, since a certificate seldom names the address that is
-probed. Without `ca_file`, a loopback address is not verified at all, and any other one fully, with the system's CAs.
-
 Reasons of failures: the word that discovery gave for a missing address, `no_address`, `address_not_literal`,
 `api_key_unreadable` (probed without it), `ca_unreadable` and `no_socket` (not probed).
 """
 
 import asyncio
-import errno
-import ipaddress
-import os
 import re
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
-from stallwatch import __version__
+from stallwatch import http_probe
 from stallwatch.config import ProbeSettings
+from stallwatch.http_probe import NotMadeError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "health"
@@ -51,15 +45,6 @@ BODY_LIMIT = 64 * 1024
 # SGLang looks once a second whether its scheduler has answered, so what comes faster comes from the web process alone.
 SCHEDULER_ANSWERS_AFTER = 0.9
 SCHEDULER_ASKED_SINCE = {"/health": ((0, 4, 10), 2), "/health_generate": ((0, 4, 3), 4)}
-
-_RESULT_OF_ERRNO = {
-    errno.ECONNREFUSED: "refused",
-    errno.ETIMEDOUT: "timeout",
-    errno.ECONNRESET: "reset",
-    errno.ECONNABORTED: "reset",
-    errno.EPIPE: "reset",
-}
-_OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +68,6 @@ class HealthReading(Reading):
 
     server: str
     probes: tuple[Probe, ...]
-
-
-@dataclass(eq=False, slots=True)
-class _NotMadeError(Exception):
-    """The probe could not be made, which says nothing about the server."""
-
-    reason: str
-    detail: str
 
 
 @dataclass(slots=True)
@@ -143,15 +120,7 @@ class HealthCollector:
     def open(self) -> aiohttp.ClientSession:
         """Return the HTTP session, made at the first call; it keeps no connection, cookie or name."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),
-                headers={"User-Agent": f"stallwatch/{__version__}", "Accept-Encoding": "identity"},
-                auto_decompress=False,
-                trust_env=False,
-                trace_configs=[self._tracing()],
-            )
+            self._session = http_probe.open_session([self._tracing()])
         return self._session
 
     async def close(self) -> None:
@@ -169,28 +138,28 @@ class HealthCollector:
         self, server: Server, settings: ProbeSettings
     ) -> tuple[HealthReading | None, tuple[Failure, ...]]:
         """Probe the paths one after another, since parallel requests can make a dead detokenizer look alive."""
-        if absence := _absence(server):
+        if absence := http_probe.absence(NAME, server):
             return None, (absence,)
-        failures: list[Failure] = []
+        headers, failures = http_probe.authorization(NAME, server, settings.api_key_file)
         probes: list[Probe] = []
-        headers = _authorization(server, settings, failures)
         try:
             for path in settings.paths:
                 probes.append(await self._probe(server, path, settings, headers))  # noqa: PERF401 - keeps the first ones
-        except _NotMadeError as error:
-            failures.append(Failure(NAME, error.reason, error.detail, server.name))
+        except NotMadeError as error:
+            failures = (*failures, Failure(NAME, error.reason, error.detail, server.name))
         reading = HealthReading(self.clock(), server.name, tuple(probes)) if probes else None
-        return reading, tuple(failures)
+        return reading, failures
 
     async def _probe(self, server: Server, path: str, settings: ProbeSettings, headers: dict[str, str]) -> Probe:
         course = _Course()
         context = self._context(server, settings, course)
         started = self.clock()
         try:
-            await asyncio.wait_for(self._exchange(_url(server, path), headers, context, course), settings.timeout)
-            result = _result_of_status(course.status or 0)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
-            result = _result_of_error(error)
+            exchange = self._exchange(http_probe.url(server, path), headers, context, course)
+            await asyncio.wait_for(exchange, settings.timeout)
+            result = http_probe.result_of_status(course.status or 0)
+        except http_probe.ERRORS as error:
+            result = http_probe.result_of_error(error)
         ended = self.clock()
         phases = course.phases()
         past = self._remember(server, path, result, phases, ended)
@@ -234,17 +203,7 @@ class HealthCollector:
             return None
         context = _TimedContext(ssl.PROTOCOL_TLS_CLIENT)
         context.course, context.clock = course, self.clock
-        if settings.ca_file is not None:
-            context.check_hostname = False
-            try:
-                context.load_verify_locations(settings.ca_file)
-            except OSError as error:
-                raise _NotMadeError("ca_unreadable", f"{settings.ca_file}: {error.strerror}") from error
-        elif ipaddress.ip_address(server.address or "").is_loopback:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        else:
-            context.load_default_certs()
+        http_probe.set_trust(context, server, settings.ca_file)
         return context
 
     def _tracing(self) -> aiohttp.TraceConfig:
@@ -258,63 +217,6 @@ class HealthCollector:
         tracing.on_connection_create_start.append(opening)
         tracing.on_connection_create_end.append(connected)
         return tracing
-
-
-def _absence(server: Server) -> Failure | None:
-    if server.address is None or server.launch.port is None:
-        word, _, sentence = server.address_absence.partition(":")
-        return Failure(NAME, word.strip() or "no_address", sentence.strip(), server.name)
-    try:
-        ipaddress.ip_address(server.address)
-    except ValueError:
-        return Failure(NAME, "address_not_literal", "only a literal address is probed", server.name)
-    return None
-
-
-def _url(server: Server, path: str) -> URL:
-    scheme = "https" if server.launch.tls else "http"
-    return URL.build(scheme=scheme, host=server.address or "", port=server.launch.port, path=path)
-
-
-def _authorization(server: Server, settings: ProbeSettings, failures: list[Failure]) -> dict[str, str]:
-    if settings.api_key_file is None:
-        return {}
-    key = _read_key(Path(settings.api_key_file))
-    if key is None:
-        failures.append(Failure(NAME, "api_key_unreadable", settings.api_key_file, server.name))
-        return {}
-    return {"Authorization": f"Bearer {key}"}
-
-
-def _read_key(file: Path) -> str | None:
-    try:
-        if not file.is_file():  # a pipe would block the loop
-            return None
-        key = file.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return key if key and key.isprintable() else None
-
-
-def _result_of_status(status: int) -> str:
-    if 200 <= status < 300:
-        return "ok"
-    return "unauthorized" if status in (401, 403) else "http_error"
-
-
-def _result_of_error(error: BaseException) -> str:
-    cause = error.__cause__ or error
-    if isinstance(error, asyncio.TimeoutError):
-        return "timeout"
-    if isinstance(error, aiohttp.ClientSSLError) or isinstance(cause, ssl.SSLError):
-        return "tls_error"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "empty"
-    if isinstance(cause, OSError):
-        if cause.errno in _OUR_OWN_LIMITS:
-            raise _NotMadeError("no_socket", os.strerror(cause.errno)) from error
-        return _RESULT_OF_ERRNO.get(cause.errno or 0, "unreachable")
-    return "invalid"
 
 
 def _asks_scheduler(server: Server, path: str) -> bool:

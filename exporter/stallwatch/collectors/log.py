@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stallwatch.logs.life import Follower, RankPhase
-from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 from stallwatch.logs.tail import NotRegularFileError
+from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "log"
 

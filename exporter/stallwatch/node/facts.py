@@ -7,8 +7,8 @@ from stallwatch.engines import Engine
 from stallwatch.engines.engine import Argv, clean
 from stallwatch.node.grouping import Group, Key
 from stallwatch.node.procfs import Procfs
-from stallwatch.snapshot import Failure, Launch
 from stallwatch.node.surroundings import VARIABLES, QuarantinedError, config_text, version
+from stallwatch.snapshot import Failure, Launch
 
 COLLECTOR = "discovery"
 

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable
 
-from stallwatch.node import inside
 from stallwatch.engines.command_line import interpreter
 from stallwatch.engines.engine import Argv, clean
+from stallwatch.node import inside
 from stallwatch.node.procfs import Procfs
 
 CONFIG_LIMIT = 1 << 20

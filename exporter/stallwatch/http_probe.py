@@ -1,0 +1,132 @@
+"""How is a server of this node asked over HTTP, and what does an answer that fails say?
+
+Only a literal address is asked, on a connection of its own, with no proxy, no cookie and no redirect.
+
+TLS: the chain is verified against `ca_file`; the name is not, since a certificate seldom names the address that is
+asked. Without `ca_file`, a loopback address is not verified at all, and any other one fully, with the system's CAs.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import os
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from yarl import URL
+
+from stallwatch import __version__
+from stallwatch.snapshot import Failure, Server
+
+ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
+
+_RESULT_OF_ERRNO = {
+    errno.ECONNREFUSED: "refused",
+    errno.ETIMEDOUT: "timeout",
+    errno.ECONNRESET: "reset",
+    errno.ECONNABORTED: "reset",
+    errno.EPIPE: "reset",
+}
+_OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+
+
+@dataclass(eq=False, slots=True)
+class NotMadeError(Exception):
+    """The request could not be made, which says nothing about the server."""
+
+    reason: str
+    detail: str
+
+
+def open_session(trace_configs: Sequence[aiohttp.TraceConfig] = ()) -> aiohttp.ClientSession:
+    """Make an HTTP session that keeps no connection, cookie or name."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        headers={"User-Agent": f"stallwatch/{__version__}", "Accept-Encoding": "identity"},
+        auto_decompress=False,
+        trust_env=False,
+        trace_configs=list(trace_configs),
+    )
+
+
+def absence(collector: str, server: Server) -> Failure | None:
+    """Say why a server cannot be asked: it has no address, or one that would have to be resolved."""
+    if server.address is None or server.launch.port is None:
+        word, _, sentence = server.address_absence.partition(":")
+        return Failure(collector, word.strip() or "no_address", sentence.strip(), server.name)
+    try:
+        ipaddress.ip_address(server.address)
+    except ValueError:
+        return Failure(collector, "address_not_literal", "only a literal address is probed", server.name)
+    return None
+
+
+def url(server: Server, path: str) -> URL:
+    """Return where a path of a server is."""
+    scheme = "https" if server.launch.tls else "http"
+    return URL.build(scheme=scheme, host=server.address or "", port=server.launch.port, path=path)
+
+
+def authorization(
+    collector: str, server: Server, api_key_file: str | None
+) -> tuple[dict[str, str], tuple[Failure, ...]]:
+    """Return the header that carries the key of this file; without a usable key, none and a failure."""
+    if api_key_file is None:
+        return {}, ()
+    key = _read_key(Path(api_key_file))
+    if key is None:
+        return {}, (Failure(collector, "api_key_unreadable", api_key_file, server.name),)
+    return {"Authorization": f"Bearer {key}"}, ()
+
+
+def _read_key(file: Path) -> str | None:
+    try:
+        if not file.is_file():  # a pipe would block the loop
+            return None
+        key = file.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return key if key and key.isprintable() else None
+
+
+def set_trust(context: ssl.SSLContext, server: Server, ca_file: str | None) -> None:
+    """Let a client's context trust what may be trusted at this server's address."""
+    if ca_file is not None:
+        context.check_hostname = False
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:
+            raise NotMadeError("ca_unreadable", f"{ca_file}: {error.strerror}") from error
+    elif ipaddress.ip_address(server.address or "").is_loopback:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context.load_default_certs()
+
+
+def result_of_status(status: int) -> str:
+    """Name an answer by its status."""
+    if 200 <= status < 300:
+        return "ok"
+    return "unauthorized" if status in (401, 403) else "http_error"
+
+
+def result_of_error(error: BaseException) -> str:
+    """Name what came instead of an answer; raises NotMadeError where it was our own doing."""
+    cause = error.__cause__ or error
+    if isinstance(error, asyncio.TimeoutError):
+        return "timeout"
+    if isinstance(error, aiohttp.ClientSSLError) or isinstance(cause, ssl.SSLError):
+        return "tls_error"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "empty"
+    if isinstance(cause, OSError):
+        if cause.errno in _OUR_OWN_LIMITS:
+            raise NotMadeError("no_socket", os.strerror(cause.errno)) from error
+        return _RESULT_OF_ERRNO.get(cause.errno or 0, "unreachable")
+    return "invalid"

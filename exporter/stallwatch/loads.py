@@ -1,0 +1,165 @@
+"""What have SGLang's schedulers written into shared memory about their load?
+
+From 0.5.13 on, the first scheduler of each data-parallel rank writes its own slot of `/dev/shm/sglang_loads_*.shm` on
+every prefill, every few decode steps and every idle turn: a sign of life without HTTP and `--enable-metrics`.
+
+A file belongs to a server if one of its scheduler processes holds it open. That leaves out files that another process
+fills (between nodes, snapshots travel by ZeroMQ, into a file that is only renewed while somebody asks), and servers in
+another mount namespace, such as in a container: a path of theirs means another file here, and to look into their root
+could block. All reads are of /proc links and of tmpfs, none of which waits for anybody; no lock is taken, since the
+writer must not wait for us either.
+"""
+
+import math
+import os
+import re
+import stat
+import struct
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import msgspec
+
+from stallwatch.node.procfs import Procfs
+from stallwatch.snapshot import Process, Server
+
+MAGIC, VERSION = b"SLNS", 2
+HEADER = struct.Struct("<4sHHI")  # magic, version, data-parallel size, slot size
+LENGTH = struct.Struct("<I")
+MOST_SLOTS, LARGEST_SLOT = 256, 16 * 1024
+SEARCH_AGAIN_AFTER = 30.0
+_MOST_DESCRIPTORS = 4096
+
+Pread = Callable[[int, int, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one data-parallel rank wrote last; `timestamp` is Unix time."""
+
+    dp_rank: str
+    timestamp: float
+    running: float
+    queued: float
+
+
+class _Payload(msgspec.Struct):
+    """The fields of a slot that matter; one that has its default was left out by the writer."""
+
+    timestamp: float = 0.0
+    dp_rank: int = 0
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+
+
+_DECODER = msgspec.msgpack.Decoder(_Payload)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tie:
+    """A descriptor of a scheduler through which it holds its file open."""
+
+    process: Process
+    descriptor: int
+    path: str
+
+
+@dataclass(slots=True)
+class LoadFiles:
+    """Finds the file of each server and reads it."""
+
+    procfs: Procfs = field(default_factory=Procfs)
+    folder: str = "/dev/shm"  # noqa: S108  (where the engine writes it)
+    stat: Callable[[str], os.stat_result] = os.stat
+    _ties: dict[str, _Tie] = field(default_factory=dict)
+    _next_search: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def read(self, server: Server, now: float) -> tuple[Load, ...]:
+        """Return what the ranks of a server wrote; empty where it has no file, or one that cannot be told to be its."""
+        try:
+            tie = self._tie(server, now)
+            return read_loads(tie.path, self._uid(tie.process)) if tie else ()
+        except (OSError, ValueError):
+            return ()
+
+    def forget(self, names_alive: Collection[str]) -> None:
+        """Drop what is remembered of servers that are gone."""
+        for name in (self._ties.keys() | self._next_search.keys()) - set(names_alive):
+            self._ties.pop(name, None)
+            self._next_search.pop(name, None)
+
+    def _tie(self, server: Server, now: float) -> _Tie | None:
+        tie = self._ties.pop(server.name, None)
+        if tie is None or tie.process not in server.processes or not self._holds(tie):
+            tie = self._search(server, now)
+        if tie is not None:
+            self._ties[server.name] = tie
+        return tie
+
+    def _search(self, server: Server, now: float) -> _Tie | None:
+        incarnation, after = self._next_search.get(server.name, ("", 0.0))
+        if incarnation == server.incarnation and now < after:
+            return None
+        self._next_search[server.name] = (server.incarnation, now + SEARCH_AGAIN_AFTER)
+        wanted = re.compile(re.escape(f"{self.folder}/sglang_loads_") + r"[A-Za-z0-9._-]{1,200}_[0-9a-f]{8}\.shm")
+        for process in server.processes:
+            if process.role != "scheduler":
+                continue
+            for descriptor in self.procfs.fds(process.pid)[:_MOST_DESCRIPTORS]:
+                path = self.procfs.link(process.pid, f"fd/{descriptor}") or ""
+                if wanted.fullmatch(path) and self._holds(tie := _Tie(process, descriptor, path)):
+                    return tie
+        return None
+
+    def _holds(self, tie: _Tie) -> bool:
+        pid = tie.process.pid
+        seen = self.procfs.stat(pid)
+        namespace = self.procfs.link(pid, "ns/mnt")
+        return (
+            seen is not None
+            and seen.start_ticks == tie.process.start_ticks
+            and self.procfs.link(pid, f"fd/{tie.descriptor}") == tie.path
+            and namespace is not None
+            and namespace == self.procfs.link("self", "ns/mnt")
+        )
+
+    def _uid(self, process: Process) -> int:
+        return self.stat(self.procfs.path(process.pid, "")).st_uid
+
+
+def read_loads(path: str, uid: int, pread: Pread = os.pread) -> tuple[Load, ...]:
+    """Read a snapshot file that belongs to this user; raises OSError or ValueError for a file that is none."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
+            raise ValueError("not a regular file of its scheduler")
+        header = pread(handle, HEADER.size, 0)
+        if len(header) < HEADER.size:
+            raise ValueError("no header")
+        magic, version, slots, size = HEADER.unpack(header)
+        if (magic, version) != (MAGIC, VERSION) or slots > MOST_SLOTS or not LENGTH.size < size <= LARGEST_SLOT:
+            raise ValueError("not a header of a known layout")
+        loads = (_slot(pread, handle, rank, size) or _slot(pread, handle, rank, size) for rank in range(slots))
+        return tuple(load for load in loads if load)
+    finally:
+        os.close(handle)
+
+
+def _slot(pread: Pread, handle: int, rank: int, size: int) -> Load | None:
+    """Read one slot; None where it was being written, which the writer shows by a length of 0, or never was."""
+    offset = HEADER.size + rank * size
+    before = pread(handle, LENGTH.size, offset)
+    if len(before) < LENGTH.size or not 0 < (length := LENGTH.unpack(before)[0]) <= size - LENGTH.size:
+        return None
+    payload = pread(handle, length, offset + LENGTH.size)
+    if pread(handle, LENGTH.size, offset) != before:
+        return None
+    try:
+        found = _DECODER.decode(payload)
+    except msgspec.DecodeError:
+        return None
+    counts = (found.num_running_reqs, found.num_waiting_reqs)
+    if found.dp_rank != rank or min(counts) < 0 or not (math.isfinite(found.timestamp) and found.timestamp > 0):
+        return None
+    return Load(str(rank), found.timestamp, float(counts[0]), float(counts[1]))

@@ -1,0 +1,340 @@
+"""Faults: whatever is stuck, killed or unreadable, /metrics answers, all else stays fresh, what is missing is named."""
+
+import asyncio
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import time
+from itertools import count
+
+import pytest
+
+from exporter_process import ExporterProcess
+from nvml_library import SOURCE, environment
+from stallwatch.simulation.pager import free_port
+from stallwatch.simulation.played import PlayedGpus, PlayedServer
+
+RANKS = ("sglang::scheduler_TP0", "sglang::scheduler_TP1")
+FAST = {
+    "GPU__INTERVAL": "500ms",
+    "DISCOVERY__INTERVAL": "500ms",
+    "HEALTH__INTERVAL": "1s",
+    "WORKERS__DEADLINE": "1s",
+}
+STUCK = "gpu 3 delay nvmlDeviceGetPowerUsage {seconds}"
+# A call into the driver takes no notice of SIGTERM.
+DEAF = """
+#include <errno.h>
+#include <time.h>
+static int deaf(struct timespec *pause) { while (nanosleep(pause, pause) == -1 && errno == EINTR) {} return 0; }
+#define nanosleep(pause, rest) deaf(pause)
+"""
+
+
+@pytest.fixture(scope="session")
+def deaf_library(tmp_path_factory):
+    """Compile a stand-in for the driver's library whose delays no signal cuts short."""
+    directory = tmp_path_factory.mktemp("nvml")
+    header = directory / "deaf.h"
+    header.write_text(DEAF)
+    options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-include", str(header)]
+    subprocess.run(["gcc", *options, "-o", str(directory / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
+    return directory
+
+
+class Node:
+    """A played node of eight GPUs, a server of two ranks that answers probes, and the exporter that watches it."""
+
+    def __init__(self, directory, library):
+        self.port = free_port()
+        self.name = f"sglang:{self.port}"
+        self.gpus = PlayedGpus(directory / "gpus", 8)
+        self.exporter = ExporterProcess(environment(library, self.gpus.path), **FAST)
+        self.server = None
+        self.pids = {}
+        self._directory = directory
+        self._lives = count()
+
+    async def start(self, *flags):
+        """Start the server, its port open."""
+        arguments = ["--model-path", "/models/m", "--tp-size", "2", "--port", str(self.port), *flags]
+        self.server = PlayedServer(self._directory / f"life{next(self._lives)}", arguments)
+        await self.server.start()
+        self.pids = await self.server.spawn(*RANKS)
+        self.gpus.hold(self.pids[title] for title in RANKS)
+        await self.server.log("[2026-01-01 00:00:00] The server is fired up and ready to roll!")
+        await self.server.tell(listen=self.port)
+
+    def driver(self, *statements):
+        """Have the driver play these statements on top of what it plays."""
+        text = "\n".join((self.gpus.path.read_text().rstrip(), *statements))
+        part = self.gpus.path.with_suffix(".part")
+        part.write_text(f"{text}\n")
+        part.replace(self.gpus.path)
+
+    def kill(self):
+        """Kill all processes of the server at once."""
+        for pid in (self.server.pid, *self.pids.values()):
+            os.kill(pid, signal.SIGKILL)
+
+    def sees(self, scrape, *signals):
+        """Tell whether these signals of the server are there."""
+        return all(scrape.value("signal_success", server=self.name, signal=signal) == 1 for signal in signals)
+
+    async def seen(self, *signals):
+        """Return a scrape in which these signals are there, all four where none is given."""
+        return await self.exporter.until(lambda scrape: self.sees(scrape, *(signals or ("gpu", *OTHERS))))
+
+    async def everything_seen(self):
+        """Return a scrape in which the server is whole."""
+
+        def whole(scrape):
+            ranks = scrape.value("server_processes", server=self.name, role="scheduler")
+            return ranks == 2 and self.sees(scrape, "gpu", *OTHERS)
+
+        return await self.exporter.until(whole)
+
+
+OTHERS = ("process", "log", "health")
+
+
+@pytest.fixture
+async def node(tmp_path, deaf_library):
+    """Have a node and end all its processes."""
+    made = Node(tmp_path, deaf_library)
+    yield made
+    if made.exporter.process and made.exporter.process.returncode is None:
+        await made.exporter.stop(signal.SIGKILL)
+    if made.server:
+        await made.server.stop()
+
+
+async def scrapes(node, fault, times=50):
+    """Scrape again and again, say how long that took, and return the scrapes; none waits for what is stuck."""
+    seen, took = [], []
+    for _ in range(times):
+        begin = time.monotonic()
+        seen.append(await node.exporter.scrape())
+        took.append(time.monotonic() - begin)
+        await asyncio.sleep(0.05)
+    took.sort()
+    print(f"{fault}: p50 {statistics.median(took) * 1000:.1f} ms, p99 {took[-max(1, times // 100)] * 1000:.1f} ms")
+    assert took[-1] < 1
+    return seen
+
+
+def fresh(scrapes_):
+    """Tell whether the snapshot advanced from scrape to scrape at its pace."""
+    times = [scrape.value("snapshot_timestamp_seconds") for scrape in scrapes_]
+    return times == sorted(times) and len(set(times)) >= 3
+
+
+async def gone(pid):
+    """Wait until a process has gone."""
+    while os.path.exists(f"/proc/{pid}"):
+        await asyncio.sleep(0.05)
+
+
+def reasons(scrape, collector):
+    """Return why rounds of a collector missed something, and how often."""
+    found = scrape.all("collector_failures_total", collector=collector)
+    return {labels["reason"]: value for labels, value in found}
+
+
+async def test_a_gpu_call_that_hangs_costs_that_gpu_alone(node):
+    """One GPU's call hangs for a minute: scrapes answer, other signals are fresh, seven GPUs are back, it is named."""
+    async with node.exporter as exporter:
+        await node.start()
+        await node.everything_seen()
+        node.driver(STUCK.format(seconds=60))
+        failing = await exporter.until(lambda scrape: scrape.value("collector_success", collector="gpu") == 0)
+        assert failing.all("gpu_power_watts") == []
+        back = await exporter.until(lambda scrape: len(scrape.all("gpu_power_watts")) == 7)
+        assert "3" not in {labels["gpu"] for labels, _ in back.all("gpu_power_watts")}
+        seen = await scrapes(node, "a hung NVML call")
+        assert fresh(seen)
+        assert all(node.sees(scrape, *OTHERS) for scrape in seen)
+        assert {scrape.value("worker_abandoned", worker="gpu") for scrape in seen} == {1}
+        assert {scrape.value("worker_abandoned", worker="host") for scrape in seen} == {0}
+        assert {scrape.value("collector_success", collector="gpu") for scrape in seen} == {0}
+        assert reasons(seen[-1], "gpu").keys() >= {"timeout", "quarantined"}
+        assert "quarantined (gpu 3 nvmlDeviceGetPowerUsage" in await exporter.get("/")
+        assert "no answer in 1 s, at: gpu 3 nvmlDeviceGetPowerUsage" in exporter.log
+
+
+@pytest.mark.parametrize("worker", ["gpu", "host"])
+async def test_a_worker_that_is_stopped_is_replaced(node, worker):
+    """SIGSTOP for a worker: its signals come back from another process, the stopped one goes."""
+    async with node.exporter as exporter:
+        await node.start()
+        await node.everything_seen()
+        pid = (await exporter.workers())[worker]
+        os.kill(pid, signal.SIGSTOP)
+        await exporter.until(lambda scrape: scrape.value("worker_abandoned", worker=worker) == 1)
+        await scrapes(node, f"{worker} worker stopped", 20)
+        scrape = await node.seen("gpu", *OTHERS)
+        assert scrape.value("worker_restarts_total", worker=worker) == 1
+        assert (await exporter.workers())[worker] != pid
+        await asyncio.wait_for(gone(pid), 20)
+        await exporter.until(lambda scrape: scrape.value("worker_abandoned", worker=worker) == 0)
+
+
+@pytest.mark.parametrize("worker", ["gpu", "host"])
+async def test_a_worker_that_is_killed_costs_one_reading(node, worker):
+    """SIGKILL for a worker: one round of it at most is lost, and the next is served by another process."""
+    async with node.exporter as exporter:
+        await node.start()
+        await node.everything_seen()
+        os.kill((await exporter.workers())[worker], signal.SIGKILL)
+        await exporter.until(lambda scrape: scrape.value("worker_restarts_total", worker=worker) == 1)
+        scrape = await node.seen("gpu", *OTHERS)
+        collectors = {"gpu": ("gpu",), "host": ("process", "log", "discovery")}[worker]
+        assert sum(reasons(scrape, collector).get("worker_died", 0) for collector in collectors) <= 1
+        assert scrape.value("worker_abandoned", worker=worker) == 0
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("directory", "is_a_directory"), ("pipe", "not_a_regular_file")])
+async def test_a_log_that_is_no_file(node, tmp_path, kind, reason):
+    """A directory or a named pipe as log is named and never waited for, nor is anything taken from the pipe."""
+    path = tmp_path / "server.log"
+    path.mkdir() if kind == "directory" else os.mkfifo(path)
+    config = tmp_path / "stallwatch.yml"
+    config.write_text(f"servers: [{{name: mine, port: {node.port}, log: {path}}}]\n")
+    node.name = "mine"
+    node.exporter._flags.append(f"--config.file={config}")
+    async with node.exporter:
+        await node.start()
+        await node.seen("gpu", "process", "health")
+        seen = await scrapes(node, f"log is a {kind}", 20)
+        assert fresh(seen)
+        assert {scrape.value("signal_success", server="mine", signal="log") for scrape in seen} == {0}
+        assert all(node.sees(scrape, "process", "health") for scrape in seen)
+        assert reasons(seen[-1], "log").keys() == {reason}
+        assert f"mine: log: {reason}" in await node.exporter.get("/")
+
+
+async def test_a_log_that_was_deleted(node):
+    """A deleted log is read on through the descriptor of the server."""
+    async with node.exporter:
+        await node.start()
+        scrape = await node.everything_seen()
+        size = scrape.value("log_size_bytes", server=node.name)
+        node.server.log_path.unlink()
+        await node.server.log("[2026-01-01 00:00:01] one more line")
+        await node.exporter.until(lambda scrape: (scrape.value("log_size_bytes", server=node.name) or 0) > size)
+
+
+async def test_a_port_that_closes(node):
+    """A server that listens no more is refused or not probed, and nothing else is missing."""
+    async with node.exporter:
+        await node.start()
+        await node.everything_seen()
+        await node.server.tell(close=True)
+        node.server._process.send_signal(signal.SIGSTOP)
+        try:
+            await node.exporter.until(lambda scrape: scrape.value("health_success", server=node.name) != 1, 40)
+            assert fresh(await scrapes(node, "the web process stopped", 30))
+        finally:
+            node.server._process.send_signal(signal.SIGCONT)
+
+
+async def test_nothing_is_left_of_a_server_that_vanished(node):
+    """From the first scrape without the server on no sample of any family names it or its processes."""
+    async with node.exporter as exporter:
+        await node.start()
+        await node.everything_seen()
+        node.kill()
+        last = await exporter.until(lambda scrape: scrape.value("server_info", server=node.name) is None)
+        for scrape in (last, *await scrapes(node, "a vanished server")):
+            assert [name for name, labels, _ in scrape.samples if labels.get("server") == node.name] == []
+        assert len(last.all("gpu_power_watts")) == 8
+
+
+async def test_a_server_that_is_started_again_is_not_ready_yet(node):
+    """What the life before said in its log and to probes is not held for the new one."""
+    async with node.exporter as exporter:
+        await node.start()
+        await node.everything_seen()
+        born = exporter_start(await exporter.scrape(), node)
+        await node.server.stop()
+        arguments = ["--model-path", "/models/m", "--tp-size", "2", "--port", str(node.port)]
+        node.server = PlayedServer(node._directory / "again", arguments)
+        await node.server.start()
+        node.pids = await node.server.spawn(*RANKS)
+        scrape = await exporter.until(lambda scrape: (exporter_start(scrape, node) or 0) > born)
+        for one in (scrape, *await scrapes(node, "a server that starts again", 20)):
+            assert one.holding("server_phase", "phase", server=node.name) == {"launch"}
+            assert one.value("server_demand_since_timestamp_seconds", server=node.name, reason="not_ready")
+
+
+def exporter_start(scrape, node):
+    """Return when the first scheduler of the server was started."""
+    return scrape.value("process_start_time_seconds", server=node.name, process="scheduler_TP0")
+
+
+async def test_a_driver_that_comes_later(node):
+    """Without a driver the GPUs are missing, all else is there; once it is loaded they appear."""
+    driver = node.gpus.path.read_text()
+    node.gpus.path.unlink()
+    async with node.exporter as exporter:
+        scrape = await exporter.until(lambda scrape: "driver_not_loaded" in reasons(scrape, "gpu"))
+        assert scrape.value("collector_success", collector="gpu") == 0
+        assert scrape.all("gpu_info") == []
+        assert "gpu: driver_not_loaded" in await exporter.get("/")
+        node.gpus.path.write_text(driver)
+        await node.start()
+        scrape = await node.everything_seen()
+        assert len(scrape.all("gpu_power_watts")) == 8
+        assert exporter.log.count("driver_not_loaded") == 2  # once that it is missing, once that it is back
+
+
+async def test_a_server_that_comes_later(node):
+    """An exporter that has run alone for a while finds a server and all its signals."""
+    async with node.exporter as exporter:
+        scrape = await exporter.until(lambda scrape: scrape.value("collector_success", collector="gpu") == 1)
+        assert scrape.value("server_info", server=node.name) is None
+        await node.start()
+        await node.everything_seen()
+
+
+async def stuck_worker(node, seconds):
+    """Have the worker of the GPUs stuck and return its pid."""
+    await node.exporter.until(lambda scrape: scrape.value("collector_success", collector="gpu") == 1)
+    pid = (await node.exporter.workers())["gpu"]
+    node.driver(STUCK.format(seconds=seconds))
+    await node.exporter.until(lambda scrape: scrape.value("worker_abandoned", worker="gpu") == 1)
+    return pid
+
+
+async def test_sigterm_ends_it_with_a_stuck_worker(node):
+    """It ends within two seconds, its port is free at once, and the stuck worker ends when its call returns."""
+    async with node.exporter as exporter:
+        stuck = await stuck_worker(node, 6)
+        workers = await exporter.workers()
+        assert await exporter.stop() < 2
+        assert exporter.process.returncode == 0
+        assert os.path.exists(f"/proc/{stuck}"), "it was killed inside a call into the driver"
+        with socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind(("127.0.0.1", exporter.port))
+            again.listen()
+        for pid in (*workers.values(), stuck):
+            await asyncio.wait_for(gone(pid), 20)
+        assert "Traceback" not in exporter.log
+
+
+async def test_sigkill_leaves_no_worker_behind(node):
+    """After SIGKILL the idle workers go at once, the stuck one when its call returns, and the port is free."""
+    async with node.exporter as exporter:
+        stuck = await stuck_worker(node, 6)
+        workers = await exporter.workers()
+        await exporter.stop(signal.SIGKILL)
+        with socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind(("127.0.0.1", exporter.port))
+            again.listen()
+        for pid in (*workers.values(), stuck):
+            await asyncio.wait_for(gone(pid), 20)
+        assert "Traceback" not in exporter.log
