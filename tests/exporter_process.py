@@ -48,11 +48,13 @@ class Scrape:
 class ExporterProcess:
     """`stallwatch serve` on a free port; settings are given as environment variables."""
 
-    def __init__(self, environ=None, flags=(), port=None, **settings):
-        self.port = port or free_port()
+    def __init__(self, environ=None, flags=(), python=sys.executable, user=None, **settings):
+        self.port = free_port()
         names = {f"STALLWATCH_{key}": str(value) for key, value in settings.items()}
         self._environ = {**os.environ, **(environ or {}), **names}
         self._flags = [f"--web.listen-address=127.0.0.1:{self.port}", *flags]
+        self._python = python
+        self._user = {} if user is None else {"user": user, "group": user, "extra_groups": ()}
         self.process = None
         self._stderr = os.memfd_create("log")  # a pipe would be held open by a worker that outlives its exporter
 
@@ -70,8 +72,10 @@ class ExporterProcess:
 
     async def start(self):
         """Start the process; it may not listen yet."""
-        command = [sys.executable, "-m", "stallwatch", "serve", *self._flags]
-        self.process = await asyncio.create_subprocess_exec(*command, stderr=self._stderr, env=self._environ)
+        command = [self._python, "-m", "stallwatch", "serve", *self._flags]
+        self.process = await asyncio.create_subprocess_exec(
+            *command, stderr=self._stderr, env=self._environ, **self._user
+        )
 
     @property
     def log(self):

@@ -165,6 +165,41 @@ async def test_a_request_given_up_does_not_answer_the_next_one(workers):
     assert (await ask(worker, {"do": "answer"}, skip=["x"]))["reading"]["skipped"] == ["x"]
 
 
+async def test_a_request_given_up_while_the_worker_starts_leaves_no_process(workers):
+    """When the caller goes away before the worker is ready, the worker is ended all the same."""
+    worker = workers()
+    given_up = asyncio.create_task(ask(worker, {"do": "answer"}))
+    await until(lambda: worker.pid)
+    pid = worker.pid
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    await until(lambda: not os.path.exists(f"/proc/{pid}"))
+    assert (await ask(worker, {"do": "answer"}))["reading"]["pid"] != pid
+
+
+async def test_a_stopped_worker_is_ended(workers):
+    """A worker that somebody has stopped is late, and is let go on so that it can end."""
+    worker = workers(Deadlines(call=0.2, start=30, first_call=30, to_sigterm=0.1, to_sigkill=60))
+    await ask(worker, {"do": "answer"})
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerError) as caught:
+        await ask(worker, {"do": "answer"})
+    assert str(caught.value) == "no answer in 0.2 s, at: no read"
+    await until(lambda: worker.state().abandoned == 0)
+
+
+async def test_a_worker_that_cannot_be_started_is_an_error(workers):
+    """Where no process can be started the error says so, and the next request tries again."""
+    worker = workers()
+    good, worker._arguments[0] = worker._arguments[0], "/nowhere/python"
+    with pytest.raises(WorkerError) as caught:
+        await ask(worker, {"do": "answer"})
+    assert caught.value.reason == "not_started"
+    worker._arguments[0] = good
+    assert (await ask(worker, {"do": "answer"}))["reading"]
+
+
 def test_workers_go_when_the_exporter_is_killed():
     """A worker whose exporter was killed ends by itself."""
     script = (

@@ -232,14 +232,11 @@ class Monitor:
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
         self._changes.see({(f.collector, f.server, f.reason): f.detail for f in failures})
-        seen = Snapshot(moment, (), readings, failures)
-        servers = self._placement.place(self._servers, seen.get(gpu.GpuReading))
+        servers = self._placement.place(self._servers, Snapshot(moment, (), readings).get(gpu.GpuReading))
         snapshot = Snapshot(moment, servers, readings, failures)
-        used = self._used()
-        workers = tuple(
-            state for worker in self._workers.values() if (state := worker.state()).name in used or state.abandoned
-        )
-        return View(snapshot, self._history.look(snapshot), self._lanes.states(moment.monotonic), workers)
+        used, states = self._used(), [worker.state() for worker in self._workers.values()]
+        told = tuple(state for state in states if state.name in used or state.abandoned)
+        return View(snapshot, self._history.look(snapshot), self._lanes.states(moment.monotonic), told)
 
     def _absences(self) -> Iterable[Failure]:
         for server in self._servers:

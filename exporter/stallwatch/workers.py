@@ -139,7 +139,7 @@ class Worker:
             self._abandon(self._child, late=False)
         return True
 
-    async def close(self, grace: float = 0.4) -> None:
+    async def close(self, grace: float = 0.3) -> None:
         """End the child gently, and leave one that does not go: it ends by itself when its call returns."""
         if self._child:
             self._abandon(self._child, late=False)
