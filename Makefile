@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_PORT ?= 19847
 
-.PHONY: demo run test lint clean
+.PHONY: demo run test lint picture clean
 
-demo: $(VENV)/.demo
+demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo --port $(DEMO_PORT)
 
-run: $(VENV)/.demo
+run: $(VENV)/.installed
 	$(BIN)/stallwatch serve
 
 test: $(VENV)/.dev
@@ -21,16 +21,19 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-$(VENV)/bin/pip:
+picture: $(VENV)/.dev
+	$(BIN)/python docs/make_demo_picture.py docs/demo.svg
+
+$(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
 
-$(VENV)/.demo: $(VENV)/bin/pip pyproject.toml
-	$(BIN)/pip install --quiet --editable ".[demo]"
+$(VENV)/.installed: $(BIN)/pip pyproject.toml
+	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/bin/pip pyproject.toml
-	$(BIN)/pip install --quiet --editable ".[demo]" --group dev
+$(VENV)/.dev: $(BIN)/pip pyproject.toml
+	$(BIN)/pip install --quiet --editable . --group dev
 	touch $@
 
 clean:

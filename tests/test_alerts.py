@@ -19,11 +19,15 @@ METRICS = {
     "stallwatch_collector_failures_total",
     "stallwatch_collector_success",
     "stallwatch_config_last_reload_successful",
+    "stallwatch_gpu_lost",
+    "stallwatch_gpu_recovery_action",
     "stallwatch_health_result",
     "stallwatch_health_success",
     "stallwatch_log_last_progress_timestamp_seconds",
     "stallwatch_log_staleness_seconds",
+    "stallwatch_server_crash_looping",
     "stallwatch_server_demand_since_timestamp_seconds",
+    "stallwatch_server_gpu_info",
     "stallwatch_server_gpu_last_busy_timestamp_seconds",
     "stallwatch_server_gpu_memory_used_max_bytes",
     "stallwatch_server_gpu_memory_used_min_bytes",
@@ -34,7 +38,12 @@ METRICS = {
     "stallwatch_server_last_movement_timestamp_seconds",
     "stallwatch_server_limit_seconds",
     "stallwatch_server_memory_loaded",
+    "stallwatch_server_pending_requests",
     "stallwatch_server_phase",
+    "stallwatch_server_restarts_total",
+    "stallwatch_server_signature",
+    "stallwatch_server_verdict",
+    "stallwatch_server_verdict_start_timestamp_seconds",
     "stallwatch_signal_success",
     "stallwatch_snapshot_timestamp_seconds",
     "stallwatch_worker_abandoned",
@@ -42,13 +51,27 @@ METRICS = {
     "stallwatch_worker_up",
 }
 SEVERITIES = {
+    "InferenceGPUFault": {"critical"},
+    "InferenceServerBlind": {"warning"},
+    "InferenceServerCrashLooping": {"critical"},
+    "InferenceServerDead": {"critical"},
     "InferenceServerSilent": {"critical", "warning"},
+    "InferenceServerSlow": {"warning"},
+    "InferenceServerStalled": {"critical"},
     "InferenceServerStartupStuck": {"critical"},
+    "InferenceServerSuspect": {"warning"},
     "StallwatchCollectorFailing": {"warning"},
     "StallwatchConfigReloadFailed": {"warning"},
     "StallwatchDown": {"critical"},
     "StallwatchSnapshotStale": {"critical"},
     "StallwatchWorkerStuck": {"warning"},
+}
+# Their descriptions name the signature; no alert has it as a label, since it may change within one incident.
+NAMES_SIGNATURE = {
+    "InferenceServerCrashLooping",
+    "InferenceServerDead",
+    "InferenceServerSlow",
+    "InferenceServerStalled",
 }
 
 
@@ -122,6 +145,7 @@ def test_alert_is_described(rule):
     assert annotations["summary"].endswith(".")
     assert "{{" not in annotations["summary"]
     assert "$labels.instance" in annotations["description"]
+    assert (rule["alert"] in NAMES_SIGNATURE) == ('label "signature"' in annotations["description"])
     assert "First " in annotations["description"]
     assert annotations["runbook_url"] == RUNBOOK_URL.format(rule["alert"])
 

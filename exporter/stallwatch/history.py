@@ -1,8 +1,9 @@
 """What moved last, and when? The bounded past that a judgement of the present needs.
 
 Movement is what happens only while a server gets on, with the floors below: a deadlocked rank still burns 1 % of a
-core, so CPU time is no movement, nor is GPU utilization. Ages are monotonic: neither a clock step nor a suspended machine
-makes a stall. A signal that cannot be read has no age; one that can has one from the first sight of the server on.
+core, so CPU time is no movement, nor is GPU utilization. Ages are monotonic: neither a clock step nor a suspended
+machine makes a stall. A signal that cannot be read has no age; one that can has one from the first sight of the server
+on.
 """
 
 from collections import deque

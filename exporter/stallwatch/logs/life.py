@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from stallwatch.logs.markers import ERROR_KINDS, KINDS, SERVING
 from stallwatch.logs.scan import Mark, Scanner
-from stallwatch.snapshot import PHASES, Moment
 from stallwatch.logs.tail import Tail
+from stallwatch.snapshot import PHASES, Moment
 
 CLOCK_SLACK = 1.0  # stated times are whole seconds
 

@@ -1,64 +1,81 @@
 """What does an incident look like? One played on this machine and watched by the real exporter, in about a minute.
 
-A model is loaded over eight simulated GPUs, 76 GiB each; the log ends with the last weight shard; then nothing happens and
-nothing says so. The limits are shortened from minutes to seconds; all else is what would run on a real node.
+A model is loaded over eight simulated GPUs, 76 GiB each; the log ends with the last weight shard; then nothing happens
+and nothing says so. The limits are shortened from minutes to seconds; all else is what would run on a real node.
 """
 
 import asyncio
 import contextlib
-import json
+import os
+import shutil
+import signal
+import socket
 import tempfile
+import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
 
-from stallwatch.config import Config, GpuConfig, HealthConfig, Limits, WebConfig
+from stallwatch.config import Config, DiscoveryConfig, GpuConfig, HealthConfig, Limits, WebConfig
 from stallwatch.history import Past
+from stallwatch.journal import setup
 from stallwatch.monitor import View
 from stallwatch.serve import exporter
-from stallwatch.simulation.pager import Pager, free_port, programs
+from stallwatch.simulation.pager import Page, Pager, free_port, programs
 from stallwatch.simulation.played import PlayedGpus, PlayedServer
+from stallwatch.snapshot import Server
 from stallwatch.status import duration, sentence
 
 RANKS = tuple(f"sglang::scheduler_TP{rank}" for rank in range(8))
 SHARDS = 12
 STAMP = "[%Y-%m-%d %H:%M:%S"
-SHORTENED = Limits(suspect=5, evidence=10, stalled=12, silent=15, start_without_movement=15, start_without_movement_partial=15)
+INDENT = " " * 10
+LOOK_EVERY = 5.0
+RUNBOOKS = "https://github.com/stallwatch/stallwatch/blob/main/alerts/runbooks"
 
 
 async def demo(port: int, seconds: float) -> int:
-    """Play the incident for so many seconds and print what the exporter sees; returns the exit code."""
+    """Play the incident within about so many seconds, print what the exporter sees, end with the page."""
+    if refusal := _refusal(port):
+        say(f"cannot listen on port {port}: {refusal}; another one: stallwatch demo --port {free_port()}")
+        return 1
+    setup(level="error")
+    playing = asyncio.create_task(_play(port or free_port(), seconds))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, playing.cancel)
     try:
-        import setproctitle  # noqa: F401, PLC0415 an extra that only the demo needs
-    except ImportError:
-        say("the demo titles its processes: pip install 'stallwatch[demo]'")
-        return 2
+        return await playing
+    except asyncio.CancelledError:
+        say("ended before the page")
+        return 0
+
+
+async def _play(port: int, seconds: float) -> int:
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-demo-")))
         gpus = PlayedGpus(directory / "gpus", 8)
         stack.enter_context(_environ("STALLWATCH_FAKE_NVML", str(gpus.path)))
-        server_port = free_port()
-        server = PlayedServer(directory, ["--model-path", "moonshotai/Kimi-K2", "--tp-size", "8", "--port", str(server_port)])
+        server_port = free_port(30000)
+        flags = ["--model-path", "moonshotai/Kimi-K2", "--tp-size", "8", "--port", str(server_port)]
+        server = PlayedServer(directory, flags)
         stack.push_async_callback(server.stop)
-        config = _config(port)
-        say(f"watching this machine on http://127.0.0.1:{port}/ (metrics at /metrics); limits are seconds, not minutes")
+        config = _config(port, seconds)
+        limit = duration(config.limits.start_without_movement)
+        say(f"watching on http://127.0.0.1:{port}/metrics; what takes minutes elsewhere takes {limit} here")
         running = await stack.enter_async_context(exporter(config, lambda: config, nvml="stallwatch.simulation.nvml"))
         pager = await _pager(stack, directory, port)
-        incident = asyncio.create_task(play_cold_deadlock(server, gpus, server_port))
+        await server.start()
+        incident = asyncio.create_task(play_cold_deadlock(server, gpus, server_port, seconds / 6))
         stack.callback(incident.cancel)
-        async for view in _looks(running.monitor.watch, seconds):
-            _tell(view, f"sglang:{server_port}", pager)
-            if incident.done():
-                incident.result()
-    return 0
+        return await _watch(running.monitor.watch, server.pid, pager, incident, seconds)
 
 
-async def play_cold_deadlock(server: PlayedServer, gpus: PlayedGpus, port: int) -> None:
-    """Load weights on eight ranks for a quarter of a minute, then rest for ever."""
-    await server.start()
+async def play_cold_deadlock(server: PlayedServer, gpus: PlayedGpus, port: int, seconds: float) -> None:
+    """Load weights on eight ranks for so many seconds, then rest for ever."""
     pids = await server.spawn(*RANKS, "sglang::detokenizer")
     gpus.hold(pids[title] for title in RANKS)
     await server.tell(to={title: {"cpu": 0.1} for title in RANKS})
@@ -68,60 +85,94 @@ async def play_cold_deadlock(server: PlayedServer, gpus: PlayedGpus, port: int) 
     await server.log(*(f"{stamp} TP{rank}] Init torch distributed begin." for rank in range(8)))
     await server.log(*(f"{stamp} TP{rank}] Load weight begin. avail mem=94.40 GB" for rank in range(8)))
     for shard in range(1, SHARDS + 1):
-        await asyncio.sleep(1)
+        await asyncio.sleep(seconds / SHARDS)
         gpus.show(memory_mib=600 + (76 * 1024 - 600) * shard // SHARDS, utilization=3, power_watts=90)
-        done = 100 * shard // SHARDS
-        await server.log(f"Loading safetensors checkpoint shards: {done:3d}% Completed | {shard}/{SHARDS} [00:{shard:02d}<00:{SHARDS - shard:02d},  1.00s/it]")
+        done, clock = 100 * shard // SHARDS, f"00:{shard:02d}<00:{SHARDS - shard:02d}"
+        await server.log(
+            f"Loading safetensors checkpoint shards: {done:3d}% Completed | {shard}/{SHARDS} [{clock},  1.00s/it]"
+        )
     await server.tell(to={title: {"cpu": 0} for title in RANKS})
     gpus.show(utilization=2, power_watts=62)
     say("the last shard is loaded. From here on nothing happens, and nothing says so: no error, no crash")
 
 
-def pages(name: str, past: Past, now: float) -> Iterator[tuple[str, str]]:
-    """Yield the alerts that the shipped raw rules would page for this server, each with its sentence."""
-    if past.phase == "stopping" or not past.demand_since or not past.moved or past.idle:
-        return
+def page_from(name: str, past: Past, now: float) -> Page | None:
+    """Return the page that the shipped rules send for a start without movement, told from the same facts."""
+    if not past.moved or "not_ready" not in past.demand_since or past.phase == "stopping":
+        return None
     still = now - max(past.moved.values())
-    owed = now - min(past.demand_since.values())
-    if "not_ready" in past.demand_since and min(still, owed) >= past.limits["start_without_movement"]:
-        yield "InferenceServerStartupStuck", f"{name} is not ready and nothing has moved for {duration(still)}"
-    if past.holding.loaded and past.busy_at is not None:
-        silent = min(still, owed, now - past.busy_at)
-        if silent >= past.limits["silent"]:
-            yield "InferenceServerSilent", f"{name} holds GPU memory, and GPUs, log and all else rest for {duration(silent)}"
+    if min(still, now - past.demand_since["not_ready"]) < past.limits["start_without_movement"]:
+        return None
+    signals = ", ".join(sorted(past.moved))
+    text = (
+        f"{name} is not ready and nothing has moved for {duration(still)}: all its signals that can be read are still "
+        f"({signals}). Phase: {past.phase or 'unknown'}."
+    )
+    alert = "InferenceServerStartupStuck"
+    return Page(alert, "critical", name, text, f"{RUNBOOKS}/{alert}.md")
 
 
 def say(text: str) -> None:
-    """Print one line of the demo, with the time."""
-    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)  # noqa: T201 what the demo is for
+    """Print one event of the demo with the time; what follows its first line is indented."""
+    _print(f"{time.strftime('%H:%M:%S')}  {text}")
 
 
-def _tell(view: View, name: str, pager: Pager | None) -> None:
-    past = view.pasts.get(name)
-    server = next((server for server in view.snapshot.servers if server.name == name), None)
-    if past is None or server is None:
-        say(f"{name}: not seen yet")
-        return
-    say(sentence(server, past, view.snapshot.moment))
-    for alert, text in pages(name, past, view.snapshot.moment.monotonic):
-        say(f"PAGE  {alert} (critical): {text}")
-    while pager and not pager.pages.empty():
-        page = pager.pages.get_nowait()
-        for alert in page["alerts"]:
-            say(f"Alertmanager pages ({alert['status']}): {json.dumps(alert['labels'])}")
-            say(f"  {alert['annotations'].get('description', '')}")
+def show(page: Page) -> None:
+    """Print what the person on call gets."""
+    say(f"PAGE  {page.alert} ({page.severity})")
+    _print(f"{INDENT}{page.description}")
+    _print(f"{INDENT}{page.runbook}")
 
 
-async def _looks(watch: object, seconds: float) -> AsyncIterator[View]:
-    """Yield a view every five seconds for so long."""
+def _print(text: str) -> None:
+    width = max(60, shutil.get_terminal_size((120, 24)).columns)
+    wrapped = textwrap.fill(text, width, subsequent_indent=INDENT, break_on_hyphens=False, break_long_words=False)
+    print(wrapped, flush=True)  # noqa: T201 what the demo is for
+
+
+async def _watch(
+    watch: Callable[[Callable[[View], None]], None],
+    launcher: int,
+    pager: Pager | None,
+    incident: "asyncio.Task[None]",
+    seconds: float,
+) -> int:
+    """Tell how the server of this launcher is doing until it pages."""
+    due, end = time.monotonic() + LOOK_EVERY, time.monotonic() + 2 * seconds
+    async for view in _views(watch):
+        now = time.monotonic()
+        if incident.done():
+            incident.result()
+        server = _server_of(view, launcher)
+        if server and (page := _page(view, server.name, pager)):
+            show(page)
+            return 0
+        if now >= due:
+            due = now + LOOK_EVERY
+            say(sentence(server, view.pasts[server.name], view.snapshot.moment) if server else "not seen yet")
+        if now >= end:
+            break
+    say(f"nothing has paged within {duration(2 * seconds)}: is this machine too busy to play it?")
+    return 1
+
+
+def _server_of(view: View, launcher: int) -> Server | None:
+    """Return the server that is played; by its name alone it could be another one of this machine."""
+    servers = view.snapshot.servers
+    return next((one for one in servers if any(process.pid == launcher for process in one.processes)), None)
+
+
+def _page(view: View, name: str, pager: Pager | None) -> Page | None:
+    if pager and pager.alive:
+        return pager.next_page(name)  # the real one
+    return page_from(name, view.pasts[name], view.snapshot.moment.monotonic)
+
+
+async def _views(watch: Callable[[Callable[[View], None]], None]) -> AsyncIterator[View]:
     views: asyncio.Queue[View] = asyncio.Queue()
-    watch(views.put_nowait)  # type: ignore[operator]
-    end, due = time.monotonic() + seconds, 0.0
-    while time.monotonic() < end:
-        view = await views.get()
-        if time.monotonic() >= due:
-            due = time.monotonic() + 5
-            yield view
+    watch(views.put_nowait)
+    while True:
+        yield await views.get()
 
 
 async def _pager(stack: AsyncExitStack, directory: Path, port: int) -> Pager | None:
@@ -136,16 +187,41 @@ async def _pager(stack: AsyncExitStack, directory: Path, port: int) -> Pager | N
     return pager
 
 
-def _config(port: int) -> Config:
-    health = HealthConfig(interval=3, timeout=5)
-    web = WebConfig(listen_address=f"127.0.0.1:{port}")
-    return msgspec.structs.replace(Config(), web=web, gpu=GpuConfig(interval=1), health=health, limits=SHORTENED)
+def _config(port: int, seconds: float) -> Config:
+    """Return the configuration of a node, with limits that fit so many seconds."""
+    longest = seconds / 4
+    limits = Limits(
+        suspect=longest / 4,
+        evidence=longest / 2,
+        stalled=longest,
+        silent=longest,
+        start_without_movement=longest,
+        start_without_movement_partial=longest,
+    )
+    return msgspec.structs.replace(
+        Config(),
+        web=WebConfig(listen_address=f"127.0.0.1:{port}"),
+        discovery=DiscoveryConfig(interval=1),
+        gpu=GpuConfig(interval=1),
+        health=HealthConfig(interval=3, timeout=5),
+        limits=limits,
+    )
+
+
+def _refusal(port: int) -> str:
+    """Say why this port cannot be listened on, nothing where it can."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            probe.listen()
+    except (OSError, OverflowError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
 
 
 @contextlib.contextmanager
 def _environ(name: str, value: str) -> Iterator[None]:
-    import os  # noqa: PLC0415
-
     os.environ[name] = value  # the workers inherit it
     try:
         yield

@@ -1,7 +1,7 @@
 """How does the main process of a played server behave? It starts its ranks, writes the log, and answers on its port.
 
-It runs as `python -m sglang.launch_server FLAGS`, through a stub of that name which the player puts on the path, so that
-its command line is that of the real thing. Commands come as JSON lines on standard input; what it logs goes to
+It runs as `python -m sglang.launch_server FLAGS`, through a stub of that name which the player puts on the path, so
+that its command line is that of the real thing. Commands come as JSON lines on standard input; what it logs goes to
 standard error, as with SGLang.
 """
 

@@ -1,7 +1,7 @@
 """Who pages? A real Prometheus and a real Alertmanager, where they are installed, fed by one exporter on this machine.
 
-Started on free loopback ports in a directory of their own, with the rules that come with Stallwatch, at the pace of a demo:
-scraped and evaluated each second. What Alertmanager sends arrives at a webhook of ours.
+Started on free loopback ports in a directory of their own, with the rules that come with Stallwatch, at the pace of a
+demo: scraped and evaluated each second. What Alertmanager sends arrives at a webhook of ours.
 """
 
 import asyncio
@@ -11,6 +11,8 @@ import shutil
 import socket
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +34,32 @@ def alerts_directory() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / "alerts"
 
 
-def free_port() -> int:
-    """Return a TCP port of the loopback address that nobody listens on."""
+def free_port(wanted: int = 0) -> int:
+    """Return the wanted TCP port of the loopback address where nobody listens on it, else another one."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One alert as it reaches the person on call."""
+
+    alert: str
+    severity: str
+    server: str
+    description: str
+    runbook: str
+
+    @classmethod
+    def of(cls, sent: Mapping[str, Any]) -> "Page":
+        """Take over what Alertmanager sent of one alert."""
+        labels, annotations = sent["labels"], sent["annotations"]
+        server, text = labels.get("server", ""), annotations.get("description", "")
+        return cls(labels["alertname"], labels.get("severity", ""), server, text, annotations.get("runbook_url", ""))
 
 
 class Pager:
@@ -75,12 +98,30 @@ class Pager:
 
     async def _spawn(self, name: str, program: str, arguments: Sequence[str]) -> None:
         with (self._directory / f"{name}.log").open("wb") as log:
-            self._processes.append(await asyncio.create_subprocess_exec(program, *arguments, stdout=DEVNULL, stderr=log))
+            self._processes.append(
+                await asyncio.create_subprocess_exec(
+                    program, *arguments, stdout=DEVNULL, stderr=log, start_new_session=True
+                )
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether both programs still run; one that is too old for the rules ends at once."""
+        return all(process.returncode is None for process in self._processes)
+
+    def next_page(self, server: str) -> Page | None:
+        """Return the next alert about this server that has arrived and fires, None while there is none."""
+        while not self.pages.empty():
+            for sent in self.pages.get_nowait()["alerts"]:
+                if sent["status"] == "firing" and sent["labels"].get("server") == server:
+                    return Page.of(sent)
+        return None
 
     async def close(self) -> None:
         """End what was started."""
         for process in self._processes:
-            process.terminate()
+            with suppress(ProcessLookupError):
+                process.terminate()
         await asyncio.gather(*(process.wait() for process in self._processes))
         if self._runner:
             await self._runner.cleanup()
@@ -108,7 +149,9 @@ class Pager:
         return {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(rules / "*.yml")],
-            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self._alertmanager_port}"]}]}]},
+            "alerting": {
+                "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self._alertmanager_port}"]}]}]
+            },
             "scrape_configs": [
                 {"job_name": "stallwatch", "static_configs": [{"targets": [f"127.0.0.1:{self._exporter_port}"]}]}
             ],

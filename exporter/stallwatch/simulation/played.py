@@ -1,7 +1,7 @@
 """How is a server played by real processes on this machine?
 
 A launcher with the real command line, one titled process per rank, a real log file, a real port or a closed one, and a
-GPU driver that is a state file (see `simulation/nvml.py`). Needs setproctitle.
+GPU driver that is a state file (see `simulation/nvml.py`). All of them end when whoever plays them does.
 """
 
 import asyncio
@@ -75,7 +75,12 @@ class PlayedServer:
         arguments = [sys.executable, "-m", "sglang.launch_server", *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *arguments, stdin=PIPE, stdout=PIPE, stderr=log, env={**self._environ, "PYTHONPATH": path}
+                *arguments,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=log,
+                env={**self._environ, "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C reaches the player, who ends it in order
             )
 
     async def tell(self, **command: Any) -> dict[str, int]:
