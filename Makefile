@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_PORT ?= 19847
+REAL_SGLANG ?= .cache/real-sglang
+SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
-.PHONY: demo run test lint picture clean
+.PHONY: demo run test test-real test-all lint picture clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo --port $(DEMO_PORT)
@@ -15,6 +17,17 @@ run: $(VENV)/.installed
 test: $(VENV)/.dev
 	tests/system_packages.sh
 	$(BIN)/python -m pytest
+
+# Beside a real SGLang on the CPU: x86-64, Python 3.11, 3 GB and some minutes to install, eight to run.
+test-real: $(VENV)/.dev $(SGLANG_MODEL)
+	REAL_SGLANG=$(REAL_SGLANG) $(BIN)/python -m pytest -m real
+
+test-all: $(VENV)/.dev $(SGLANG_MODEL)
+	tests/system_packages.sh
+	REAL_SGLANG=$(REAL_SGLANG) $(BIN)/python -m pytest -m ""
+
+$(SGLANG_MODEL):
+	tests/real/install_sglang.sh $(REAL_SGLANG)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -50,7 +50,9 @@ class ExporterProcess:
 
     def __init__(self, environ=None, flags=(), python=sys.executable, user=None, **settings):
         self.port = free_port()
-        names = {f"STALLWATCH_{key}": str(value) for key, value in settings.items()}
+        names = {"STALLWATCH_STATE__ENABLED": "false"} | {
+            f"STALLWATCH_{key}": str(value) for key, value in settings.items()
+        }
         self._environ = {**os.environ, **(environ or {}), **names}
         self._flags = [f"--web.listen-address=127.0.0.1:{self.port}", *flags]
         self._python = python

@@ -56,7 +56,7 @@ def a_log(now, *, progress=0.0, phase="ready", server=NAME, **fields):
         "last_marker": "",
         "last_marker_rank": "",
         "waiting": "",
-        "stopping": False,
+        "stopping": phase == "stopping",
         "engine_version": "",
         "lines": {},
         "errors": {},

@@ -26,7 +26,7 @@ def a_view(now=100.0, *, servers=None, readings=None, lanes=None):
         readings = (gpus(now), processes(now), a_log(now, progress=40.0), health(now))
     snapshot = a_snapshot(now, *readings, servers=servers)
     lane = LaneState("gpu", "", True, 0.01, now, (("nvml_error", 2),))
-    rest = tuple(replace(lane, collector=name, failures=()) for name in ("process", "log", "discovery"))
+    rest = tuple(replace(lane, collector=name, failures=()) for name in ("process", "log", "health", "discovery"))
     pasts = History(lambda _name: Limits()).look(snapshot)
     return View(
         snapshot, pasts, lanes or (lane, *rest), (WorkerState("host", True, 1, 0), WorkerState("trial", False, 0, 1))

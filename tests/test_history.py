@@ -1,11 +1,14 @@
-"""History: what counts as movement, since when something is owed, and when a server is idle."""
+"""History: what counts as movement, and since when something is owed."""
+
+import json
+from dataclasses import replace
 
 import pytest
 
-from readings import GIB, NAME, a_log, a_server, a_snapshot, gpus, health, moment, processes
+from readings import GIB, NAME, a_log, a_sample, a_server, a_snapshot, gpus, health, moment, processes
 from stallwatch.config import Limits
 from stallwatch.history import History, limits_in_force
-from stallwatch.snapshot import Launch
+from stallwatch.snapshot import Failure, Launch
 
 MIB = 1024**2
 
@@ -163,31 +166,13 @@ def test_a_demand_that_is_not_seen_for_a_minute_keeps_its_since():
     assert past.look(a_snapshot(111.0))[NAME].demand_since == {}
 
 
-@pytest.mark.parametrize(
-    ("readings", "idle"),
-    [
-        ((health(1000.0), a_log(1000.0)), True),
-        ((health(1000.0, scope="http"), a_log(1000.0)), None),
-        ((health(1000.0), a_log(1000.0, progress=990.0)), False),
-        ((health(1000.0, "timeout", failures=1), a_log(1000.0)), None),
-        ((a_log(1000.0),), None),
-        ((a_log(1000.0, phase="capturing_graphs"),), False),
-        ((), None),
-    ],
-)
-def test_idle_is_known_only_when_the_scheduler_answered(readings, idle):
-    """Idle needs a ready server and an answer of its scheduler, and no work in the log of late; else it is unknown."""
-    past = history()
-    assert past.look(a_snapshot(1000.0, *readings))[NAME].idle is idle
-
-
 def test_when_a_gpu_was_last_busy():
     """From 5 % on a GPU is busy; 3 % is about zero; never seen busy counts from the first sight."""
     past = history()
-    assert past.look(a_snapshot(10.0, gpus(10.0, utilization=0.03)))[NAME].busy_at == 10.0
-    assert past.look(a_snapshot(20.0, gpus(20.0, utilization=0.05)))[NAME].busy_at == 20.0
-    assert past.look(a_snapshot(30.0, gpus(30.0, utilization=0.02)))[NAME].busy_at == 20.0
-    assert past.look(a_snapshot(40.0))[NAME].busy_at is None
+    assert past.look(a_snapshot(10.0, gpus(10.0, utilization=0.03)))[NAME].gpus.busy_at == 10.0
+    assert past.look(a_snapshot(20.0, gpus(20.0, utilization=0.05)))[NAME].gpus.busy_at == 20.0
+    assert past.look(a_snapshot(30.0, gpus(30.0, utilization=0.02)))[NAME].gpus.busy_at == 20.0
+    assert past.look(a_snapshot(40.0))[NAME].gpus.busy_at is None
 
 
 def test_a_server_that_is_gone_is_forgotten():
@@ -221,4 +206,60 @@ def test_a_clock_step_moves_no_age():
 def test_how_long_a_start_may_rest(readable, phase, nnodes, limit):
     """Five minutes when every sign of movement can be read, ten when not, more while several nodes meet."""
     server = a_server(launch=Launch(port=30000, nnodes=nnodes))
-    assert limits_in_force(Limits(), server, phase, readable)["start_without_movement"] == limit
+    assert limits_in_force(Limits(), server, phase, frozenset(readable))["start_without_movement"] == limit
+
+
+def test_a_signal_that_vanishes_keeps_its_stamp_for_judging():
+    """A gap is no standstill: what moved before it is still known, though not published as if it were read."""
+    past = history()
+    play(20, lambda now: (processes(now, faults=int(now) * 5000), a_log(now, phase="loading_weights")), past=past)
+    result = past.look(a_snapshot(50.0, a_log(50.0, phase="loading_weights")))[NAME]
+    assert "faults" not in result.moved
+    assert result.vanished["faults"] == 20.0
+    assert result.stamps["faults"] == 20.0
+
+
+def test_a_process_that_cannot_be_read_has_not_gone():
+    """A rank whose files are in quarantine is no lost rank, as long as it is found; one that is not found is."""
+    past, failure = history(), Failure("process", "quarantined", "pid 102", NAME)
+    both = processes(0.0)
+    both = replace(both, processes=(*both.processes, a_sample(process="scheduler_TP1", pid=102)))
+    server = a_server(ranks=2)
+    past.look(a_snapshot(0.0, both, servers=(server,)))
+
+    def second(*, failures, servers):
+        result = past.look(a_snapshot(30.0, processes(30.0), servers=servers, failures=failures))
+        return result[NAME].ranks[1].missing_since
+
+    assert second(failures=(failure,), servers=(server,)) is None
+    assert second(failures=(failure,), servers=(replace(server, processes=server.processes[:2]),)) == 30.0
+
+
+def test_what_is_remembered_counts_after_a_restart():
+    """Stamps, demand and readiness go on for the same life of the server while the memory is young."""
+    before = history()
+    play(30, lambda now: (processes(now, faults=int(min(now, 10)) * 5000), a_log(now, phase="loaded")), past=before)
+    memory = json.loads(json.dumps(before.remember(30.0)))
+    for now, expected in ((90.0, 13.0), (331.0, 331.0)):
+        after = history()
+        after.recall(memory, now)
+        moved = after.look(a_snapshot(now, processes(now, faults=50_000), a_log(now, phase="loaded")))[NAME].moved
+        assert moved["faults"] == pytest.approx(expected, abs=8)
+
+
+def test_what_rose_while_the_exporter_was_away_has_moved():
+    """A counter that went on over the restart is movement at the first look, and one that began anew is not old."""
+    before = history()
+    play(30, lambda now: (processes(now, faults=int(now) * 5000),), past=before)
+    for faults in (250 * 5000, 10):
+        after = history()
+        after.recall(before.remember(30.0), 250.0)
+        assert after.look(a_snapshot(250.0, processes(250.0, faults=faults)))[NAME].moved["faults"] == 250.0
+
+
+@pytest.mark.parametrize("garbage", [None, 7, "x", [], {"at": "x"}, {"at": 5.0, "lives": [{}]}, {"at": 1e9}])
+def test_a_memory_that_is_none_changes_nothing(garbage):
+    """A file of another version, of another boot or full of anything is as good as none."""
+    past = history()
+    past.recall(garbage, 10.0)
+    assert past.look(a_snapshot(10.0, processes(10.0)))[NAME].moved["faults"] == 10.0

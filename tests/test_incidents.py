@@ -1,6 +1,7 @@
 """The three incidents, played by real processes beside the real exporter, Prometheus and Alertmanager."""
 
 import asyncio
+import json
 import subprocess
 import time
 
@@ -102,14 +103,14 @@ async def pager(tmp_path, node):
     await chain.close()
 
 
-async def page_of(pager, alert, status="firing", within=40.0):
-    """Return the labels and annotations of the first page about an alert."""
+async def page_of(pager, server, status="firing", within=40.0):
+    """Return the first alert about this server that Alertmanager sends with this status."""
 
     async def found():
         while True:
             page = await pager.pages.get()
             for told in page["alerts"]:
-                if (told["labels"]["alertname"], told["status"]) == (alert, status):
+                if (told["labels"].get("server"), told["status"]) == (server, status):
                     return told
 
     return await asyncio.wait_for(found(), within)
@@ -138,19 +139,30 @@ async def test_weights_are_loaded_and_nothing_says_more(node, pager):
         assert scrape.holding("health_result", "result", server=node.name) == {"refused"}
         assert scrape.holding("server_phase", "phase", server=node.name) == {"loading_weights"}
         assert scrape.value("server_phase_progress_ratio", server=node.name) == 1
-        page = await page_of(pager, "InferenceServerStartupStuck")
+        page = await page_of(pager, node.name)
         assert page["labels"] | {"instance": "", "job": ""} == {
-            "alertname": "InferenceServerStartupStuck",
+            "alertname": "InferenceServerStalled",
             "server": node.name,
             "severity": "critical",
             "instance": "",
             "job": "",
         }
         assert node.name in page["annotations"]["description"]
-        assert "is not ready and nothing has moved for" in page["annotations"]["description"]
-        assert page["annotations"]["runbook_url"].endswith("InferenceServerStartupStuck.md")
+        assert "cold" in page["annotations"]["description"]
+        assert page["annotations"]["runbook_url"].endswith("InferenceServerStalled.md")
+        scrape = await node.exporter.scrape()
+        assert scrape.holding("server_verdict", "verdict", server=node.name) == {"stalled"}
+        assert scrape.holding("server_signature", "signature", server=node.name) == {"cold_deadlock"}
+        promtool = subprocess.run(
+            ["promtool", "check", "metrics"], input=scrape.text.encode(), capture_output=True, check=False
+        )
+        assert (promtool.returncode, promtool.stdout, promtool.stderr) == (0, b"", b"")
+        said = json.loads(await node.exporter.get("/api/v1/status"))["servers"]
+        (reason,) = [entry["reason"] for entry in said if entry["server"] == node.name]
+        assert "76 GiB on each of 8 GPUs" in reason
+        assert f"port {node.port} refuses connections" in reason
         await node.become_ready()
-        await page_of(pager, "InferenceServerStartupStuck", "resolved")
+        await page_of(pager, node.name, "resolved")
         scrape = await node.exporter.until(lambda seen: seen.value("health_success", server=node.name) == 1)
         assert scrape.holding("server_phase", "phase", server=node.name) == {"ready"}
         assert scrape.holding("health_scope", "scope", server=node.name) == {"scheduler"}
@@ -180,7 +192,9 @@ async def test_all_ranks_are_asleep(node, pager, tmp_path):
         assert scrape.value("server_gpu_utilization_max_ratio", server=node.name) == 0
         ranks = {labels["rank"] for labels, _ in scrape.all("server_gpu_info", server=node.name)}
         assert ranks == {f"TP{rank}" for rank in range(8)}
-        assert (await page_of(pager, "InferenceServerStartupStuck"))["labels"]["server"] == node.name
+        assert (await page_of(pager, node.name))["labels"]["alertname"] == "InferenceServerStalled"
+        scrape = await node.exporter.scrape()
+        assert scrape.holding("server_signature", "signature", server=node.name) == {"cold_deadlock"}
 
 
 async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
@@ -209,6 +223,6 @@ async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
         scrape = await node.exporter.until(hangs)
         assert shows(scrape, node, "scheduler_TP0")["cpu_seconds_total"] >= 0.3
         assert sum(value for _, value in scrape.all("log_lines_total", server=node.name)) == 247
-        page = await page_of(pager, "InferenceServerStartupStuck")
-        assert page["labels"]["server"] == node.name
+        page = await page_of(pager, node.name)
+        assert page["labels"]["alertname"] == "InferenceServerStalled"
         assert "verysecret" not in str(page) + scrape.text + node.exporter.log

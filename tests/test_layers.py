@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values"},
+    {"snapshot", "values", "keeping"},
     {"http_probe"},
     {"config", "journal"},
     {"node.procfs", "node.inside"},
@@ -16,13 +16,17 @@ LAYERS = (
     {"child", "trial"},
     {"workers"},
     {"placement", "roster", "lanes", "mending"},
-    {"history"},
+    {"past"},
+    {"tracks", "wording"},
+    {"history", "lives", "judging"},
+    {"verdict"},
+    {"watcher"},
     {"monitor"},
-    {"serverfamilies", "ownfamilies", "status"},
+    {"serverfamilies", "ownfamilies", "status", "report"},
     {"exposition"},
     {"web", "settings"},
-    {"serve"},
-    {"simulation"},
+    {"serve", "check"},
+    {"simulation", "replay"},
     {"cli"},
     {"__main__"},
 )

@@ -15,6 +15,7 @@ from stallwatch.child import fields_of
 from stallwatch.collectors.health import HealthReading, Probe
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
+from stallwatch.collectors.socket import SocketReading
 from stallwatch.config import CollectorsConfig, Config, GpuConfig, HealthConfig, ServerConfig
 from stallwatch.discovery import DiscoveryReading
 from stallwatch.mending import RENEW_AFTER, RETRY_AFTER, Quarantine
@@ -105,6 +106,20 @@ class FakeHealth:
         """Have nothing to close."""
 
 
+class NoEngine:
+    """Reads no engine's metrics."""
+
+    async def collect(self, server, settings):
+        """Read nothing."""
+        return None, ()
+
+    def forget(self, names):
+        """Have nothing to forget."""
+
+    async def close(self):
+        """Have nothing to close."""
+
+
 class Node:
     """A monitor over fake workers, whose readings a test sets, and the clock it goes by."""
 
@@ -112,7 +127,7 @@ class Node:
         self.clock = Clock()
         self.workers = {name: FakeWorker(name) for name in ("gpu", "host", "trial")}
         self.health = FakeHealth(self.clock)
-        self.monitor = Monitor(config, self.workers, self.health, self.clock)
+        self.monitor = Monitor(config, self.workers, {"health": self.health, "engine": NoEngine()}, self.clock)
         self.gpu, self.host, self.trial = self.workers.values()
         self.trial.answers["trial"] = (None, ())
         self.show(SERVER)
@@ -125,7 +140,13 @@ class Node:
         samples = ProcessReading(
             now, tuple(s for one in trees for s in one.processes), tuple(t for one in trees for t in one.trees)
         )
-        self.host.answers |= {"discovery": DiscoveryReading(now, servers), "log": logs, "process": samples}
+        sockets = SocketReading(now, ())
+        self.host.answers |= {
+            "discovery": DiscoveryReading(now, servers),
+            "log": logs,
+            "process": samples,
+            "socket": sockets,
+        }
         self.gpu.answers["gpu"] = gpus(now, count=1)
 
     async def ticks(self, count, step=1.0):
@@ -193,8 +214,10 @@ async def test_one_view_holds_all_of_one_moment(watch):
         "GpuReading",
         "ProcessReading",
         "LogReading",
+        "SocketReading",
         "HealthReading",
     }
+    assert view.verdicts[NAME].state == "idle"
     assert view.pasts[NAME].phase == "ready"
     assert seen[-1] is view
     assert [worker.name for worker in view.workers] == ["gpu", "host", "trial"]
@@ -283,25 +306,49 @@ async def test_a_new_driver_needs_a_new_worker(watch):
     assert node.gpu.retired == 1
 
 
-async def test_nothing_is_told_of_a_server_that_has_gone(watch):
-    """What a round brings of a server that has gone since it began is not in the view, nor are its failures."""
+async def test_of_a_server_that_has_gone_only_its_tombstone_is_told(watch):
+    """What a round brings of a server that has gone since it began is not in the view; its log is read on."""
     node = watch()
     await node.ticks(4)
     stale = {read: node.host.answers[read] for read in ("process", "log")}
     node.show()
     node.host.answers |= stale
-    node.host.answers["log"] = (stale["log"], (Failure("log", "io_error", "", NAME),))
     for _ in range(7):
         view = await node.ticks(1)
-        if not view.snapshot.servers:
+        if not view.snapshot.servers[0].processes:
             break
-    assert view.snapshot.servers == ()
-    assert view.pasts == {}
-    assert view.snapshot.get(LogReading).logs == ()
+    (tomb,) = view.snapshot.servers
+    assert (tomb.name, tomb.processes) == (NAME, ())
+    assert view.pasts[NAME].ending.gone_since is not None
     assert view.snapshot.get(ProcessReading).processes == view.snapshot.get(ProcessReading).trees == ()
-    assert [failure for failure in view.snapshot.failures if failure.server] == []
     assert view.snapshot.all(HealthReading) == ()
     assert node.health.alive == set()
+    assert [target["server"] for target in [read for read in node.host.asked if read[0] == "log"][-1][1]] == [NAME]
+
+
+async def test_a_crashed_server_is_dead_for_a_quarter_of_an_hour(watch):
+    """A server that went without a word in its log is dead, and is forgotten in the end."""
+    node = watch()
+    await node.ticks(4)
+    logs = node.host.answers["log"]
+    node.show()
+    node.host.answers["log"] = logs
+    view = await node.ticks(40)
+    assert (view.verdicts[NAME].state, view.verdicts[NAME].signature) == ("dead", "crashed")
+    view = await node.ticks(30, step=35.0)
+    assert view.snapshot.servers == ()
+
+
+async def test_a_server_that_drained_leaves_no_tombstone(watch):
+    """Drain lines in its log make its end an orderly one."""
+    node = watch()
+    await node.ticks(4)
+    node.show(SERVER, phase="stopping")
+    await node.ticks(3)
+    logs = node.host.answers["log"]
+    node.show()
+    node.host.answers["log"] = logs
+    assert (await node.ticks(8)).snapshot.servers == ()
 
 
 async def test_nothing_of_the_life_before_is_told_of_a_new_one(watch):
@@ -360,7 +407,7 @@ async def test_a_configured_server_is_there_at_once(watch):
 
 async def test_a_collector_can_be_switched_off_and_on(watch):
     """What is switched off has no lane, asks for nothing and keeps no worker; switched on again it is back."""
-    off = CollectorsConfig(gpu=False, health=False)
+    off = CollectorsConfig(gpu=False, health=False, engine=False, socket=False)
     node = watch(collectors=off)
     view = await node.ticks(3)
     assert node.gpu.asked == node.health.probed == []
@@ -390,7 +437,7 @@ async def test_counts_of_failures_never_fall(watch):
     assert counted >= 2
     node.show()
     view = await node.ticks(7)
-    assert view.snapshot.servers == ()
+    assert view.snapshot.servers[0].processes == ()
     assert sum(dict(lane.failures).get("no_memory", 0) for lane in view.lanes) >= counted
 
 
@@ -450,24 +497,24 @@ async def test_a_watcher_that_fails_does_not_end_the_watch(watch, errors):
     assert errors == ["a look failed"]
 
 
-class BrokenHistory:
+class BrokenWatcher:
     """Fails some looks and then none."""
 
-    def __init__(self, history):
-        self._history = history
+    def __init__(self, watcher):
+        self._watcher = watcher
         self._faults = [KeyError("one"), KeyError("another")]
 
-    def look(self, snapshot):
+    def look(self, *seen):
         """Fail, or look."""
         if self._faults:
             raise self._faults.pop()
-        return self._history.look(snapshot)
+        return self._watcher.look(*seen)
 
 
-async def test_a_fault_in_history_does_not_end_the_watch(watch, errors):
+async def test_a_fault_in_judging_does_not_end_the_watch(watch, errors):
     """A look that fails leaves the old view, whose age tells of it; then looks go on."""
     node, again = watch(interval=0.01), asyncio.Event()
-    node.monitor._history = BrokenHistory(node.monitor._history)
+    node.monitor._watcher = BrokenWatcher(node.monitor._watcher)
     first = node.monitor.view
     node.monitor.watch(lambda _view: again.set())
     running = asyncio.create_task(node.monitor.run())

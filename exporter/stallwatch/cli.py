@@ -5,10 +5,12 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from stallwatch import __version__
 from stallwatch.settings.sources import ConfigError, add_flags, file_of, load
+from stallwatch.values import parse_duration
 
 DESCRIPTION = "Tells an LLM inference server that has silently hung from one that is idle, slow or still starting."
 
@@ -44,9 +46,33 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--config.check", dest="check", action="store_true", help="read the configuration, say what is wrong"
     )
+    check = commands.add_parser(
+        "check",
+        help="say how the servers of this node are",
+        description="Asks the running exporter, else looks itself. Exit code: 0 idle, busy, starting or stopping; "
+        "1 slow or suspect; 2 stalled or dead; 3 unknown, or no server.",
+    )
+    check.add_argument("--server", default="", metavar="NAME", help="only this server")
+    check.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    check.add_argument(
+        "--for", dest="seconds", type=_seconds, default=10.0, metavar="DURATION", help="how long to look (10s)"
+    )
+    check.add_argument("--url", default="http://127.0.0.1:19847", help="the exporter to ask (default: %(default)s)")
+    add_flags(check)
+    replay = commands.add_parser(
+        "replay",
+        help="say what would have been said of a scenario, and when",
+        description="Plays a scenario through the judgement. Exit code: 0 when every expectation holds, else 1.",
+    )
+    replay.add_argument("file", type=Path, metavar="FILE", help="a scenario (YAML)")
+    replay.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object per line")
+    replay.add_argument("--rules", type=Path, metavar="DIR", help="also play these alert rules, with promtool")
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")
     demo.add_argument(
         "--port", type=int, default=19847, help="port of the exporter that watches (default: %(default)s)"
+    )
+    demo.add_argument(
+        "scenario", nargs="?", metavar="SCENARIO", help="a scenario to play: a file, or the name of a shipped one"
     )
     demo.add_argument("--seconds", type=float, default=75.0, help="how long to play (default: %(default)s)")
     return parser
@@ -67,10 +93,39 @@ def _serve(arguments: dict[str, object]) -> int:
         return 2
 
 
+def _check(arguments: dict[str, Any]) -> int:
+    from stallwatch.check import check  # noqa: PLC0415 each command loads what it needs
+
+    own = {key: arguments.pop(key) for key in ("server", "as_json", "seconds", "url")}
+    try:
+        return check(load(arguments, os.environ), **own)
+    except ConfigError as error:
+        print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
+        return 2
+
+
+def _replay(arguments: dict[str, Any]) -> int:
+    from stallwatch.simulation.replay import replay  # noqa: PLC0415 each command loads what it needs
+
+    try:
+        return replay(**arguments)
+    except ConfigError as error:
+        print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
+        return 2
+
+
+def _seconds(text: str) -> float:
+    return float(parse_duration(text))
+
+
 def _demo(arguments: dict[str, object]) -> int:
     from stallwatch.simulation.demo import demo  # noqa: PLC0415 what it needs is an extra
 
-    return asyncio.run(demo(**arguments))  # type: ignore[arg-type]
+    try:
+        return asyncio.run(demo(**arguments))  # type: ignore[arg-type]
+    except ConfigError as error:
+        print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
+        return 2
 
 
-_COMMANDS = {"serve": _serve, "demo": _demo}
+_COMMANDS = {"serve": _serve, "check": _check, "replay": _replay, "demo": _demo}

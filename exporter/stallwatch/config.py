@@ -69,13 +69,28 @@ class HealthConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     when: Literal["always", "quiet"] = "always"
 
 
+class EngineConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often to read the engine's own metrics, and how patiently."""
+
+    interval: Duration = 5.0
+    timeout: Duration = 4.0
+
+
+class SocketConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often to read the queues of the servers' ports."""
+
+    interval: Duration = 5.0
+
+
 class CollectorsConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which signals to read."""
 
     gpu: bool = True
     process: bool = True
     log: bool = True
+    socket: bool = True
     health: bool = True
+    engine: bool = True
 
     @property
     def disabled(self) -> frozenset[str]:
@@ -87,6 +102,13 @@ class PathConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Where the kernel's view of the node is mounted."""
 
     procfs: FileName = "/proc"
+
+
+class StateConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether and where it is kept what a restart of the exporter must not forget."""
+
+    enabled: bool = True
+    file: FileName | None = None
 
 
 class JournalConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,6 +187,20 @@ class RuleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How one server's own metrics are read."""
+
+    timeout: float = 4.0
+    api_key_file: str | None = None
+    ca_file: str | None = None
+
+    @property
+    def longest(self) -> float:
+        """Return how long one round may take, in seconds."""
+        return self.timeout
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeSettings:
     """How one server is probed."""
 
@@ -172,6 +208,11 @@ class ProbeSettings:
     timeout: float = 25.0
     api_key_file: str | None = None
     ca_file: str | None = None
+
+    @property
+    def longest(self) -> float:
+        """Return how long one round may take, in seconds: its paths are probed one after another."""
+        return self.timeout * len(self.paths)
 
 
 class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -183,10 +224,13 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workers: WorkersConfig = WorkersConfig()
     gpu: GpuConfig = GpuConfig()
     health: HealthConfig = HealthConfig()
+    engine: EngineConfig = EngineConfig()
+    socket: SocketConfig = SocketConfig()
     collectors: CollectorsConfig = CollectorsConfig()
     limits: Limits = Limits()
     servers: tuple[ServerConfig, ...] = ()
     path: PathConfig = PathConfig()
+    state: StateConfig = StateConfig()
     log: JournalConfig = JournalConfig()
     file: Path | None = None
 
@@ -212,6 +256,11 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         own = server.health.paths if server.health else None
         ca_file = server.tls.ca_file if server.tls else None
         return ProbeSettings(own or self.health.paths, self.health.timeout, server.api_key_file, ca_file)
+
+    def engine_of(self, name: str) -> EngineSettings:
+        """Return how to read this server's own metrics."""
+        keys = self.health_of(name)
+        return EngineSettings(self.engine.timeout, keys.api_key_file, keys.ca_file)
 
 
 ORDERED = (

@@ -7,21 +7,22 @@ that is due begins its round; what has come back by then makes the snapshot, and
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from stallwatch import discovery
-from stallwatch.collectors import gpu, health, log, process
+from stallwatch.collectors import engine, gpu, health, log, process, socket
 from stallwatch.config import Config
-from stallwatch.history import History, Past
 from stallwatch.journal import Changes
 from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, decoder
 from stallwatch.mending import Mending
-from stallwatch.placement import Placement
+from stallwatch.past import Past
 from stallwatch.roster import Roster
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapshot
+from stallwatch.verdict import Verdict
+from stallwatch.watcher import Watcher
 from stallwatch.workers import Deadlines, Worker, WorkerState
 
 logger = logging.getLogger("stallwatch.monitor")
@@ -41,6 +42,7 @@ class Collector:
     interval: Callable[[Config], float]
     worker: str = ""
     target: Callable[[Server], dict[str, Any] | None] = lambda _server: None
+    settings: Callable[[Config, str], Any] = lambda _config, _server: None  # of one that is read here, per server
 
 
 COLLECTORS = (
@@ -49,23 +51,59 @@ COLLECTORS = (
         process.NAME, process.ProcessReading, process.families, lambda config: config.interval, "host", process.target
     ),
     Collector(log.NAME, log.LogReading, log.families, lambda config: config.interval, "host", log.target),
-    Collector(health.NAME, health.HealthReading, health.families, lambda config: config.health.interval),
+    Collector(
+        socket.NAME, socket.SocketReading, socket.families, lambda config: config.socket.interval, "host", socket.target
+    ),
+    Collector(
+        health.NAME,
+        health.HealthReading,
+        health.families,
+        lambda config: config.health.interval,
+        settings=lambda config, server: config.health_of(server),
+    ),
+    Collector(
+        engine.NAME,
+        engine.EngineReading,
+        engine.families,
+        lambda config: config.engine.interval,
+        settings=lambda config, server: config.engine_of(server),
+    ),
 )
 WORKER_MODULES = {
     "gpu": ("stallwatch.collectors.gpu",),
-    "host": ("stallwatch.discovery", "stallwatch.collectors.process", "stallwatch.collectors.log"),
+    "host": (
+        "stallwatch.discovery",
+        "stallwatch.collectors.process",
+        "stallwatch.collectors.log",
+        "stallwatch.collectors.socket",
+    ),
     "trial": ("stallwatch.trial",),
 }
 
 
+class Direct(Protocol):
+    """A collector that reads here, over HTTP, one server at a time."""
+
+    async def collect(self, server: Server, settings: Any) -> Outcome:
+        """Read one server."""
+
+    def forget(self, names_alive: Collection[str]) -> None:
+        """Forget all servers but these."""
+
+    async def close(self) -> None:
+        """Close what is open."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is published at one moment: the snapshot, what history makes of it, and how the exporter fares."""
+    """All that is published at one moment: the snapshot, what is known and judged of it, how the exporter fares."""
 
     snapshot: Snapshot
     pasts: Mapping[str, Past]
     lanes: tuple[LaneState, ...]
     workers: tuple[WorkerState, ...]
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    not_ready_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def start_workers(config: Config, nvml: str = "pynvml") -> dict[str, Worker]:
@@ -86,19 +124,19 @@ class Monitor:
         self,
         config: Config,
         workers: Mapping[str, Worker],
-        health_collector: health.HealthCollector | None = None,
+        direct: Mapping[str, Direct] | None = None,
         clock: Callable[[], Moment] = Moment.now,
     ) -> None:
         self._config = config
         self._workers = workers
-        self._health = health_collector or health.HealthCollector()
+        self._direct = direct or {health.NAME: health.HealthCollector(), engine.NAME: engine.EngineCollector()}
         self._clock = clock
         self._mending = Mending(workers["gpu"], workers["trial"], lambda: clock().monotonic)
         self._roster = Roster()
         self._found: tuple[Server, ...] = ()
         self._servers: tuple[Server, ...] = ()
-        self._placement = Placement()
-        self._history = History(lambda name: self._config.limits_of(name))  # noqa: PLW0108 reloads replace the config
+        self._gone: tuple[Server, ...] = ()
+        self._watcher = Watcher(lambda name: self._config.limits_of(name))  # noqa: PLW0108 reloads replace the config
         self._changes = Changes(logger)
         self._offset = 0.0
         self._lanes = Lanes()
@@ -116,6 +154,14 @@ class Monitor:
         self._enlist()
         for name in self._workers.keys() - self._used():
             self._workers[name].retire()
+
+    def remember(self, now: float) -> Any:
+        """Return what an exporter that is started again can go on with."""
+        return self._watcher.remember(now)
+
+    def recall(self, remembered: Any) -> None:
+        """Go on with what an exporter before this one remembered."""
+        self._watcher.recall(remembered, self._clock().monotonic)
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -149,13 +195,18 @@ class Monitor:
             lane.cancel()
         self._mending.cancel()
         await asyncio.gather(*(worker.close() for worker in self._workers.values()))
-        await self._health.close()
+        await asyncio.gather(*(collector.close() for collector in self._direct.values()))
 
     def _enlist(self) -> None:
         """Watch the servers that were found and are configured, and have a lane for all that is to be read."""
-        self._servers = self._roster.of(self._found, self._config.servers)
+        present = self._roster.of(self._found, self._config.servers)
+        names = {server.name for server in present}
+        # The log of a server that has gone is read on: it tells whether that was meant.
+        self._gone = tuple(server for server in self._gone if server.name not in names)
+        self._present, self._servers = present, (*present, *self._gone)
         self._lives = frozenset((server.name, server.incarnation) for server in self._servers)
-        self._health.forget({server.name for server in self._servers})
+        for collector in self._direct.values():
+            collector.forget(names)
         self._lanes.have(self._plans())
 
     def _plans(self) -> Iterator[Plan]:
@@ -168,11 +219,10 @@ class Monitor:
                 ask = partial(self._ask, collector.worker, collector.name, collector.reading, collector.target)
                 yield Plan((collector.name, "", ""), interval, patience, ask)
                 continue
-            for server in self._servers:
-                settings = config.health_of(server.name)
-                longest = settings.timeout * len(settings.paths) + patience
+            for server in self._present:
+                longest = collector.settings(config, server.name).longest + patience
                 key = (collector.name, server.name, server.incarnation)
-                yield Plan(key, interval, longest, partial(self._probe, server.name))
+                yield Plan(key, interval, longest, partial(self._read, collector, server.name))
 
     def _enabled(self) -> tuple[Collector, ...]:
         return tuple(collector for collector in COLLECTORS if collector.name not in self._config.collectors.disabled)
@@ -180,14 +230,14 @@ class Monitor:
     def _used(self) -> set[str]:
         return {"host", "trial", *(collector.worker for collector in self._enabled())}
 
-    def _probe(self, name: str) -> Collect:
-        async def probe() -> Outcome:
+    def _read(self, collector: Collector, name: str) -> Collect:
+        async def read() -> Outcome:
             server = next(server for server in self._servers if server.name == name)
-            if self._config.health.when == "quiet" and self._moves(name):
+            if collector.name == health.NAME and self._config.health.when == "quiet" and self._moves(name):
                 return None, (Failure(health.NAME, "quiet", "other signals move, so it is not probed", name),)
-            return await self._health.collect(server, self._config.health_of(name))
+            return await self._direct[collector.name].collect(server, collector.settings(self._config, name))
 
-        return probe
+        return read
 
     def _moves(self, name: str) -> bool:
         past = self.view.pasts.get(name)
@@ -232,11 +282,21 @@ class Monitor:
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
         self._changes.see({(f.collector, f.server, f.reason): f.detail for f in failures})
-        servers = self._placement.place(self._servers, Snapshot(moment, (), readings).get(gpu.GpuReading))
-        snapshot = Snapshot(moment, servers, readings, failures)
-        used, states = self._used(), [worker.state() for worker in self._workers.values()]
-        told = tuple(state for state in states if state.name in used or state.abandoned)
-        return View(snapshot, self._history.look(snapshot), self._lanes.states(moment.monotonic), told)
+        judged = self._watcher.look(moment, self._present, readings, failures)
+        self._bury(judged.snapshot.servers)
+        used = self._used()
+        workers = tuple(
+            state for worker in self._workers.values() if (state := worker.state()).name in used or state.abandoned
+        )
+        lanes = self._lanes.states(moment.monotonic)
+        return View(judged.snapshot, judged.pasts, lanes, workers, judged.verdicts, judged.not_ready_seconds)
+
+    def _bury(self, servers: tuple[Server, ...]) -> None:
+        names = {server.name for server in self._present}
+        gone = tuple(server for server in servers if server.name not in names)
+        if gone != self._gone:
+            self._gone = gone
+            self._enlist()
 
     def _absences(self) -> Iterable[Failure]:
         for server in self._servers:

@@ -18,6 +18,7 @@ from stallwatch import __version__
 from stallwatch.config import Config, ConfigError
 from stallwatch.exposition import Exposition
 from stallwatch.journal import setup
+from stallwatch.keeping import Keeper, usual_file
 from stallwatch.monitor import Monitor, start_workers
 from stallwatch.settings.reload import Reloader
 from stallwatch.values import split_listen_address
@@ -28,7 +29,7 @@ logger = logging.getLogger("stallwatch")
 Load = Callable[[], Config]
 
 LAST_RESORT_SECONDS = 1.8
-NEED_A_RESTART = ("web", "workers", "path")
+NEED_A_RESTART = ("web", "workers", "path", "state")
 """Sections of the configuration that count only from the next start on."""
 
 
@@ -110,6 +111,9 @@ async def exporting(
         stack.push_async_callback(monitor.close)
         exposition = Exposition(monitor.view, reloaded=lambda: reloader.last_successful)
         monitor.watch(exposition.publish)
+        keeper = Keeper(_kept_in(config))
+        monitor.recall(keeper.load())
+        monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
         app = application(config.web, exposition, lambda: monitor.view, reloader.request)
         await _listen(stack, app, config.web.listen_address)
         reloader.start()
@@ -117,6 +121,12 @@ async def exporting(
         watching = asyncio.create_task(monitor.run())
         stack.push_async_callback(_cancelled, watching)
         yield Running(monitor, reloader, watching)
+
+
+def _kept_in(config: Config) -> Path | None:
+    if not config.state.enabled:
+        return None
+    return Path(config.state.file) if config.state.file else usual_file(os.environ)
 
 
 async def _listen(stack: AsyncExitStack, app: web.Application, address: str) -> None:

@@ -1,14 +1,18 @@
 """What is said of each server as a whole, beside what the single collectors say?"""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from stallwatch.collectors.engine import EngineReading
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.collectors.health import HealthReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
+from stallwatch.collectors.socket import SocketReading
 from stallwatch.monitor import COLLECTORS, View
+from stallwatch.past import Past
 from stallwatch.snapshot import PHASES, Family, Server
+from stallwatch.verdict import SIGNATURES, VERDICTS
 
 INFO_LABELS = (
     "server",
@@ -34,8 +38,12 @@ def server_families(view: View) -> Iterable[Family]:
         "server_info", "An inference server on this node, and what its command line says.", INFO_LABELS, _info(view)
     )
     yield from _process_counts(view)
-    yield from _phases(view)
-    yield from _movement(view)
+    yield from _verdicts(view)
+    # Of a server that has crashed only the tombstone is told: no phase, no ages, nothing owed.
+    living = {name: past for name, past in view.pasts.items() if past.ending.gone_since is None}
+    yield from _phases(view, living)
+    yield from _movement(view, living)
+    yield from _lives(view)
     yield from _gpus(view)
     help_text = "Whether this signal of the server can be read: 1 yes, 0 no."
     yield _gauge("signal_success", help_text, ("server", "signal"), _signals(view))
@@ -81,8 +89,38 @@ def _present(view: View) -> Samples:
             yield (server.name, role), float(counts[server.name, role])
 
 
-def _phases(view: View) -> Iterable[Family]:
-    moment, pasts = view.snapshot.moment, view.pasts
+def _verdicts(view: View) -> Iterable[Family]:
+    states = (((name, state), float(v.state == state)) for name, v in view.verdicts.items() for state in VERDICTS)
+    text = "What is judged of the server: 1 for the verdict that holds."
+    yield _gauge("server_verdict", text, ("server", "verdict"), states)
+    signatures = (
+        ((name, word), float(v.signature == word)) for name, v in view.verdicts.items() for word in SIGNATURES
+    )
+    text = "What kind of hang, or of what looks like one: 1 for the signature that holds."
+    yield _gauge("server_signature", text, ("server", "signature"), signatures)
+    since = (((name,), _time(v.since)) for name, v in view.verdicts.items())
+    yield _gauge(
+        "server_verdict_start_timestamp_seconds", "When that began; of a stall, the last movement.", ("server",), since
+    )
+
+
+def _lives(view: View) -> Iterable[Family]:
+    pasts = view.pasts.items()
+    restarts = tuple(((name,), float(past.ending.restarts)) for name, past in pasts)
+    text = "Lives of the server under this name that began after the first one seen."
+    yield Family("stallwatch_server_restarts_total", text, "counter", ("server",), restarts)
+    looping = (((name,), float(past.ending.crash_looping)) for name, past in pasts)
+    text = "1 when it was started again and again without getting ready."
+    yield _gauge("server_crash_looping", text, ("server",), looping)
+    seconds = tuple(((name,), value) for name, value in view.not_ready_seconds.items() if name in view.pasts)
+    text = "Time it was seen not ready, over all its lives."
+    yield Family("stallwatch_server_not_ready_seconds_total", text, "counter", ("server",), seconds)
+    pending = (((name,), past.pending) for name, past in pasts if past.pending is not None)
+    yield _gauge("server_pending_requests", "Requests that run or wait; absent when unknown.", ("server",), pending)
+
+
+def _phases(view: View, pasts: Mapping[str, Past]) -> Iterable[Family]:
+    moment = view.snapshot.moment
     known = [(name, past) for name, past in pasts.items() if past.phase is not None]
     one_hot = (((name, phase), float(past.phase == phase)) for name, past in known for phase in PHASES)
     yield _gauge("server_phase", "How far the server is: 1 for the phase it is in.", ("server", "phase"), one_hot)
@@ -95,7 +133,8 @@ def _phases(view: View) -> Iterable[Family]:
     yield _gauge(
         "server_rank_phase", "Index of the furthest phase of each rank.", ("server", "rank"), _rank_phases(view)
     )
-    idle = (((name,), float(past.idle)) for name, past in pasts.items() if past.idle is not None)
+    verdicts = {name: view.verdicts[name].state for name in pasts if name in view.verdicts}
+    idle = (((name,), float(state == "idle")) for name, state in verdicts.items() if state != "unknown")
     yield _gauge(
         "server_idle", "1 when known to be idle, 0 when known not to be, absent when unknown.", ("server",), idle
     )
@@ -110,8 +149,8 @@ def _rank_phases(view: View) -> Samples:
             yield (log.server, rank.rank), float(PHASES.index(rank.phase))
 
 
-def _movement(view: View) -> Iterable[Family]:
-    moment, pasts = view.snapshot.moment, view.pasts
+def _movement(view: View, pasts: Mapping[str, Past]) -> Iterable[Family]:
+    moment = view.snapshot.moment
     moved = (
         ((name, signal), _time(moment.unix_of(at))) for name, past in pasts.items() for signal, at in past.moved.items()
     )
@@ -124,7 +163,11 @@ def _movement(view: View) -> Iterable[Family]:
     )
     text = "Since when something is owed by the server, by reason; absent while nothing is."
     yield _gauge("server_demand_since_timestamp_seconds", text, ("server", "reason"), owed)
-    busy = (((name,), _time(moment.unix_of(past.busy_at))) for name, past in pasts.items() if past.busy_at is not None)
+    busy = (
+        ((name,), _time(moment.unix_of(past.gpus.busy_at)))
+        for name, past in pasts.items()
+        if past.gpus.busy_at is not None
+    )
     text = "When any GPU of the server was last at or above 5 %."
     yield _gauge("server_gpu_last_busy_timestamp_seconds", text, ("server",), busy)
 
@@ -145,7 +188,7 @@ def _gpus(view: View) -> Iterable[Family]:
         ("gpu_memory_used_max_bytes", "Memory used on its fullest GPU.", "memory_max"),
         ("memory_loaded", "1 when a GPU of the server holds weights (3 GiB or 5 %), 0 when none does.", "loaded"),
     ):
-        values = ((server, getattr(past.holding, field)) for server, past in view.pasts.items())
+        values = ((server, getattr(past.gpus.holding, field)) for server, past in view.pasts.items())
         samples = (((server,), float(value)) for server, value in values if value is not None)
         yield _gauge(f"server_{name}", text, ("server",), samples)
 
@@ -153,13 +196,16 @@ def _gpus(view: View) -> Iterable[Family]:
 def _signals(view: View) -> Samples:
     snapshot = view.snapshot
     logs, processes, gpus = snapshot.get(LogReading), snapshot.get(ProcessReading), snapshot.get(GpuReading)
+    sockets = snapshot.get(SocketReading)
     present = {
         "gpu": {gpu.uuid for gpu in gpus.gpus if not gpu.lost} if gpus else set(),
         "process": {sample.server for sample in processes.processes} if processes else set(),
         "log": {log.server for log in logs.logs} if logs else set(),
+        "socket": {found.server for found in sockets.sockets} if sockets else set(),
         "health": {reading.server for reading in snapshot.all(HealthReading)},
+        "engine": {reading.server for reading in snapshot.all(EngineReading)},
     }
-    collected = {state.collector for state in view.lanes} | {"health"}
+    collected = {state.collector for state in view.lanes}
     for server in snapshot.servers:
         for collector in COLLECTORS:
             if collector.name in collected:

@@ -3,8 +3,8 @@
 from html import escape
 
 from stallwatch import __version__
-from stallwatch.history import Past
 from stallwatch.monitor import View
+from stallwatch.past import Past
 from stallwatch.snapshot import Moment, Server
 
 PAGE = """<!doctype html>
@@ -39,7 +39,7 @@ def page(view: View, telemetry_path: str) -> str:
 def sentence(server: Server, past: Past, moment: Moment) -> str:
     """Return one line on a server: its phase, its GPUs, and how long ago anything moved."""
     parts = [past.phase or "phase unknown"]
-    held = past.holding
+    held = past.gpus.holding
     if held.memory_max is not None:
         parts.append(f"up to {held.memory_max / 1024**3:.0f} GiB on each of {len(server.gpus)} GPUs")
     if held.utilization_max is not None:
@@ -49,8 +49,6 @@ def sentence(server: Server, past: Past, moment: Moment) -> str:
         parts.append(f"last movement {duration(moment.monotonic - at)} ago ({signal})")
     for reason, since in past.demand_since.items():
         parts.append(f"{reason.replace('_', ' ')} for {duration(moment.monotonic - since)}")
-    if past.idle:
-        parts.append("idle")
     return f"{server.name}: {', '.join(parts)}"
 
 

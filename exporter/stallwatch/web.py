@@ -9,6 +9,7 @@ from stallwatch import status
 from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import View
+from stallwatch.report import report
 
 READY_WITHIN = 30.0
 """A snapshot older than this many seconds means that the exporter itself is not well."""
@@ -40,6 +41,9 @@ def application(
     async def index(_request: web.Request) -> web.Response:
         return web.Response(text=status.page(view(), config.telemetry_path), content_type="text/html")
 
+    async def status_json(_request: web.Request) -> web.Response:
+        return web.json_response(report(view()))
+
     async def healthy(_request: web.Request) -> web.Response:
         return web.Response(text="stallwatch is healthy\n")
 
@@ -59,6 +63,7 @@ def application(
     app = web.Application(middlewares=[_secured], client_max_size=64 * 1024)
     app.router.add_get(config.telemetry_path, metrics)
     app.router.add_get("/", index)
+    app.router.add_get("/api/v1/status", status_json)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
     app.router.add_post("/-/reload", reload_now)

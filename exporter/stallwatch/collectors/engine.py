@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from stallwatch import http_probe
+from stallwatch.config import EngineSettings
 from stallwatch.engines.metrics import NAMES, RankMetrics, ranks_of
 from stallwatch.heartbeats import Heartbeats
 from stallwatch.http_probe import NotMadeError
@@ -32,15 +33,6 @@ NAME = "engine"
 PATH = "/metrics"
 BODY_LIMIT = 16 * 1024 * 1024
 ACCEPT = "text/plain;version=0.0.4"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """How one server's metrics are read."""
-
-    timeout: float = 4.0
-    api_key_file: str | None = None
-    ca_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

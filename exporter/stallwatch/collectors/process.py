@@ -35,7 +35,7 @@ class ProcessSample:
     pid: int
     started: float  # seconds since boot
     state: str
-    cpu_seconds: float
+    cpu_seconds: float | None
     cpu_ratio: float | None  # cores since the look before, None at first sight
     tree_cpu_seconds: float  # with all descendants, also those that have ended
     threads: int
@@ -47,8 +47,8 @@ class ProcessSample:
     write_bytes: int | None
     minor_faults: int
     major_faults: int
-    voluntary_switches: int  # of the main thread
-    involuntary_switches: int
+    voluntary_switches: int | None  # of the main thread
+    involuntary_switches: int | None
     wchan: str | None
 
 
@@ -60,9 +60,9 @@ class Tree:
     rchar: int | None
     read_bytes: int | None
     write_bytes: int | None
-    faults: int  # minor and major
+    faults: int | None  # minor and major
     resident_file_bytes: int | None  # now, of the server's own processes
-    compiler_cpu_seconds: float
+    compiler_cpu_seconds: float | None
     compilers: int  # now
 
 
@@ -347,7 +347,7 @@ def families(readings: Sequence[ProcessReading], moment: Moment) -> Iterable[Fam
     def family(name: str, text: str, of: Callable[[ProcessSample], float | None]) -> Family:
         return sets(name, text, "", lambda one: {"": of(one)})
 
-    def switches(one: ProcessSample) -> dict[str, float]:
+    def switches(one: ProcessSample) -> dict[str, float | None]:
         return {"voluntary": one.voluntary_switches, "involuntary": one.involuntary_switches}
 
     yield family("cpu_seconds_total", "CPU time of the process itself.", lambda one: one.cpu_seconds)

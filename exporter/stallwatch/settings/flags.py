@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stallwatch.config import Config
+from stallwatch.keeping import USUAL_DIRECTORY
 from stallwatch.values import format_duration
 
 FILE_FLAG = "config.file"
@@ -31,6 +32,8 @@ FLAGS = (
     Flag("--workers.deadline", "workers.deadline", "how long one read may take before its worker is replaced"),
     Flag("--workers.start-deadline", "workers.start_deadline", "how long a worker may take to start"),
     Flag("--gpu.interval", "gpu.interval", "how often to read the GPUs"),
+    Flag("--engine.interval", "engine.interval", "how often to read the engines' own metrics"),
+    Flag("--engine.timeout", "engine.timeout", "how long to wait for them"),
     Flag("--health.interval", "health.interval", "how often to probe a server"),
     Flag("--health.timeout", "health.timeout", "how long to wait for the answer of a probe"),
     Flag("--health.paths", "health.paths", "paths to probe, separated by commas", "PATHS"),
@@ -38,8 +41,11 @@ FLAGS = (
     Flag("--no-collector.gpu", "collectors.gpu", "do not read the GPUs", value=False),
     Flag("--no-collector.process", "collectors.process", "do not read the processes of servers", value=False),
     Flag("--no-collector.log", "collectors.log", "do not read the logs of servers", value=False),
+    Flag("--no-collector.socket", "collectors.socket", "do not read the queues of servers' ports", value=False),
     Flag("--no-collector.health", "collectors.health", "do not probe servers", value=False),
+    Flag("--no-collector.engine", "collectors.engine", "do not read the engines' own metrics", value=False),
     Flag("--path.procfs", "path.procfs", "where the node's /proc is mounted", "DIR"),
+    Flag("--state.file", "state.file", "what a restart must not forget is kept here", "FILE"),
     Flag("--log.format", "log.format", "how the exporter writes its own log: logfmt or json", "FORMAT"),
     Flag("--log.level", "log.level", "the least that is logged: debug, info, warning or error", "LEVEL"),
 )
@@ -74,6 +80,8 @@ def given(namespace: argparse.Namespace) -> dict[str, Any]:
 def _default_of(path: str) -> str:
     if path == FILE_FLAG:
         return ""
+    if path == "state.file":
+        return f" (default {USUAL_DIRECTORY}/memory.json, or in $STATE_DIRECTORY)"
     found: Any = Config()
     for key in path.split("."):
         found = getattr(found, key)

@@ -7,11 +7,9 @@ and nothing says so. The limits are shortened from minutes to seconds; all else 
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import tempfile
-import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -19,39 +17,67 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.config import Config, DiscoveryConfig, GpuConfig, HealthConfig, Limits, WebConfig
-from stallwatch.history import Past
+from stallwatch.config import (
+    Config,
+    ConfigError,
+    DiscoveryConfig,
+    GpuConfig,
+    HealthConfig,
+    Limits,
+    StateConfig,
+    WebConfig,
+)
 from stallwatch.journal import setup
 from stallwatch.monitor import View
+from stallwatch.past import Past
 from stallwatch.serve import exporter
+from stallwatch.simulation.livedemo import play_live
 from stallwatch.simulation.pager import Page, Pager, free_port, programs
 from stallwatch.simulation.played import PlayedGpus, PlayedServer
+from stallwatch.simulation.scenario import load_scenario
+from stallwatch.simulation.telling import INDENT, say, write
 from stallwatch.snapshot import Server
 from stallwatch.status import duration, sentence
 
 RANKS = tuple(f"sglang::scheduler_TP{rank}" for rank in range(8))
 SHARDS = 12
 STAMP = "[%Y-%m-%d %H:%M:%S"
-INDENT = " " * 10
 LOOK_EVERY = 5.0
 RUNBOOKS = "https://github.com/stallwatch/stallwatch/blob/main/alerts/runbooks"
 
 
-async def demo(port: int, seconds: float) -> int:
-    """Play the incident within about so many seconds, print what the exporter sees, end with the page."""
+async def demo(port: int, seconds: float, scenario: str | None = None) -> int:
+    """Play the incident within about so many seconds, print what the exporter sees, end with the page.
+
+    With a scenario that one is played instead: a file, or the name of one that comes with Stallwatch.
+    """
+    plot = load_scenario(scenario_file(scenario)) if scenario else None
     if refusal := _refusal(port):
         say(f"cannot listen on port {port}: {refusal}; another one: stallwatch demo --port {free_port()}")
         return 1
     setup(level="error")
-    playing = asyncio.create_task(_play(port or free_port(), seconds))
+    port = port or free_port()
+    playing = asyncio.create_task(play_live(plot, port, seconds) if plot else _play(port, seconds))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, playing.cancel)
     try:
         return await playing
     except asyncio.CancelledError:
-        say("ended before the page")
+        say("ended before its time")
         return 0
+
+
+def scenario_file(name: str) -> Path:
+    """Return the file of a scenario: as it is named, or among those that come with Stallwatch."""
+    if Path(name).suffix in {".yml", ".yaml"} or Path(name).exists():
+        return Path(name)
+    packaged = Path(__file__).parents[1] / "bundle" / "scenarios"
+    folder = packaged if packaged.is_dir() else Path(__file__).parents[3] / "scenarios"
+    if not (folder / f"{name}.yml").is_file():
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.yml")))
+        raise ConfigError(f"{name}: no such scenario; there are: {known}")
+    return folder / f"{name}.yml"
 
 
 async def _play(port: int, seconds: float) -> int:
@@ -112,22 +138,11 @@ def page_from(name: str, past: Past, now: float) -> Page | None:
     return Page(alert, "critical", name, text, f"{RUNBOOKS}/{alert}.md")
 
 
-def say(text: str) -> None:
-    """Print one event of the demo with the time; what follows its first line is indented."""
-    _print(f"{time.strftime('%H:%M:%S')}  {text}")
-
-
 def show(page: Page) -> None:
     """Print what the person on call gets."""
     say(f"PAGE  {page.alert} ({page.severity})")
-    _print(f"{INDENT}{page.description}")
-    _print(f"{INDENT}{page.runbook}")
-
-
-def _print(text: str) -> None:
-    width = max(60, shutil.get_terminal_size((120, 24)).columns)
-    wrapped = textwrap.fill(text, width, subsequent_indent=INDENT, break_on_hyphens=False, break_long_words=False)
-    print(wrapped, flush=True)  # noqa: T201 what the demo is for
+    write(f"{INDENT}{page.description}")
+    write(f"{INDENT}{page.runbook}")
 
 
 async def _watch(
@@ -205,6 +220,7 @@ def _config(port: int, seconds: float) -> Config:
         gpu=GpuConfig(interval=1),
         health=HealthConfig(interval=3, timeout=5),
         limits=limits,
+        state=StateConfig(enabled=False),
     )
 
 

@@ -7,6 +7,7 @@ standard error, as with SGLang.
 
 import asyncio
 import json
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from typing import Any
@@ -14,10 +15,13 @@ from typing import Any
 HEALTH_SECONDS = 1.0
 """SGLang looks once a second whether its probe was answered, so that a good answer takes at least this long."""
 
-REPLIES = {
-    "ok": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-    "503": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-}
+STATUSES = {"ok": 200, "unauthorized": 401, "http_error": 500}
+BROKEN = {"empty": b"", "invalid": b"this is no HTTP\r\n\r\n"}
+
+
+def reply(status: int, body: bytes = b"") -> bytes:
+    """Return a whole HTTP answer."""
+    return b"HTTP/1.1 %d played\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body)
 
 
 class Launcher:
@@ -26,7 +30,8 @@ class Launcher:
     def __init__(self) -> None:
         self._children: dict[str, Process] = {}
         self._server: asyncio.Server | None = None
-        self._health = "ok"
+        self._health: str | int = "ok"
+        self._metrics: str | None = None
         self._waiting: set[asyncio.StreamWriter] = set()
 
     async def play(self) -> None:
@@ -39,6 +44,8 @@ class Launcher:
             sys.stdout.write(json.dumps({title: child.pid for title, child in self._children.items()}) + "\n")
             sys.stdout.flush()
         for child in self._children.values():
+            if child.returncode is None:
+                child.send_signal(signal.SIGCONT)  # one that is stopped would never end
             if child.stdin:
                 child.stdin.close()
             await child.wait()
@@ -52,8 +59,12 @@ class Launcher:
             sys.stderr.write(line)
             sys.stderr.flush()
         self._health = command.get("health", self._health)
-        if "listen" in command:
+        self._metrics = command.get("metrics", self._metrics)
+        if "listen" in command and self._server is None:
             self._server = await asyncio.start_server(self._answer, "127.0.0.1", command["listen"])
+        if command.get("close") and self._server:
+            self._server.close()
+            self._server = None
 
     async def _spawn(self, title: str) -> None:
         arguments = [sys.executable, "-m", "stallwatch.simulation.actor", title]
@@ -64,21 +75,35 @@ class Launcher:
 
     def _tell(self, title: str, behaviour: dict[str, Any]) -> None:
         child = self._children[title]
-        if behaviour.get("kill"):
-            child.kill()
+        if child.returncode is not None:
+            return
+        if "signal" in behaviour:
+            child.send_signal(behaviour["signal"])
         elif child.stdin:
             child.stdin.write(json.dumps(behaviour).encode() + b"\n")
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = (await reader.readline()).decode(errors="replace").split()
-        if self._health == "timeout":
+        path = request[1] if len(request) > 1 else ""
+        if path == "/metrics":
+            answer = reply(404) if self._metrics is None else reply(200, self._metrics.encode())
+        elif self._health == "timeout":
             self._waiting.add(writer)  # kept open and never answered
             return
-        if request[1:2] == ["/health"]:
-            await asyncio.sleep(HEALTH_SECONDS)
-        writer.write(REPLIES[self._health])
-        await writer.drain()
+        else:
+            answer = await self._health_answer()
+        writer.write(answer)
+        if self._health == "reset" and isinstance(writer.transport, asyncio.Transport):
+            writer.transport.abort()
         writer.close()
+
+    async def _health_answer(self) -> bytes:
+        if self._health == "ok":
+            await asyncio.sleep(HEALTH_SECONDS)
+        word = self._health
+        if isinstance(word, str) and word in BROKEN:
+            return BROKEN[word]
+        return reply(word if isinstance(word, int) else STATUSES.get(word, 500))
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ GPU driver that is a state file (see `simulation/nvml.py`). All of them end when
 import asyncio
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterable, Mapping
@@ -46,9 +47,16 @@ class PlayedGpus:
 class PlayedServer:
     """One played server: start it, tell it what to do, end it."""
 
-    def __init__(self, directory: Path, arguments: Iterable[str], environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        arguments: Iterable[str],
+        environ: Mapping[str, str] | None = None,
+        module: str = "sglang.launch_server",
+    ) -> None:
         self.log_path = directory / "server.log"
         self._directory = directory
+        self._module = module
         self._arguments = list(arguments)
         self._environ = dict(os.environ if environ is None else environ)
         self._process: Process | None = None
@@ -66,13 +74,12 @@ class PlayedServer:
 
     async def start(self) -> None:
         """Start the main process, its output in the log."""
-        package = self._directory / "sglang"
-        package.mkdir(parents=True)
-        (package / "__init__.py").touch()
-        (package / "launch_server.py").write_text(STUB)
+        stub = self._directory.joinpath(*self._module.split(".")).with_suffix(".py")
+        stub.parent.mkdir(parents=True, exist_ok=True)
+        stub.write_text(STUB)
         ours = str(Path(__file__).parents[2])
         path = os.pathsep.join((str(self._directory), ours, self._environ.get("PYTHONPATH", "")))
-        arguments = [sys.executable, "-m", "sglang.launch_server", *self._arguments]
+        arguments = [sys.executable, "-m", self._module, *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *arguments,
@@ -102,6 +109,13 @@ class PlayedServer:
     async def log(self, *lines: str) -> None:
         """Write lines to the log, a newline after each."""
         await self.tell(log=[f"{line}\n" for line in lines])
+
+    async def crash(self) -> None:
+        """Kill all its processes at once."""
+        if self._process and self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+        self._process = None
 
     async def stop(self) -> None:
         """End all its processes."""

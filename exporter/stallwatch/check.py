@@ -1,0 +1,114 @@
+"""How are the servers of this node, right now? Asked of the running exporter, or looked at for a few seconds."""
+
+import asyncio
+import json
+import logging
+import sys
+import textwrap
+import time
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any
+
+from stallwatch.config import Config
+from stallwatch.wording import duration
+
+WELL = frozenset({"idle", "busy", "starting", "stopping"})
+DOUBTFUL = frozenset({"slow", "suspect"})
+HUNG = frozenset({"stalled", "dead"})
+ASK_TIMEOUT = 3.0
+WIDTH = 100
+COLUMNS = ("process", "rank", "state", "cpu", "phase")
+
+
+def check(config: Config, *, url: str, server: str = "", as_json: bool = False, seconds: float = 10.0) -> int:
+    """Print how the servers are and return the exit code: 0 well, 1 doubtful, 2 hung or dead, 3 unknown or none."""
+    status = asked(url)
+    if status is None:
+        status = asyncio.run(looked(config, seconds)) | {"looked_for": seconds}
+    servers = [entry for entry in status["servers"] if server in {"", entry["server"]}]
+    text = [json.dumps({**status, "servers": servers})] if as_json else lines(status, servers)
+    sys.stdout.write("\n".join([*text, ""]))
+    return exit_code(servers)
+
+
+def asked(url: str) -> dict[str, Any] | None:
+    """Return what the running exporter says, None where none answers there."""
+    try:
+        with urllib.request.urlopen(f"{url}/api/v1/status", timeout=ASK_TIMEOUT) as answer:  # noqa: S310 given by the user
+            status: dict[str, Any] = json.load(answer)
+    except (OSError, HTTPException, ValueError):
+        return None
+    return status if isinstance(status, dict) and "servers" in status else None
+
+
+async def looked(config: Config, seconds: float) -> dict[str, Any]:
+    """Return what is seen in so many seconds without a running exporter."""
+    from stallwatch.monitor import Monitor, start_workers  # noqa: PLC0415 not needed when an exporter answers
+    from stallwatch.report import report  # noqa: PLC0415 the same
+
+    logging.getLogger("stallwatch").addHandler(logging.NullHandler())  # what is missing stands in the answer
+    monitor = Monitor(config, start_workers(config))
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end or not monitor.view.lanes:
+            await monitor.tick()
+            await asyncio.sleep(min(config.interval, max(0.0, end - time.monotonic())))
+    finally:
+        await monitor.close()
+    return report(monitor.view)
+
+
+def exit_code(servers: list[dict[str, Any]]) -> int:
+    """Return the exit code for the worst of these servers."""
+    verdicts = {entry["verdict"] for entry in servers}
+    if verdicts & HUNG:
+        return 2
+    if verdicts & DOUBTFUL:
+        return 1
+    return 0 if verdicts and verdicts <= WELL else 3
+
+
+def lines(status: Mapping[str, Any], servers: list[dict[str, Any]]) -> list[str]:
+    """Return what a person reads."""
+    text = []
+    if status.get("looked_for"):
+        seconds = f"{status['looked_for']:g} s"
+        text.append(f"No exporter answers; this is a look of {seconds}, which cannot know what came before.")
+    if not servers:
+        text.append("No inference server is seen on this node.")
+    for entry in servers:
+        text += _server(entry, status["time"])
+    return text
+
+
+def _server(entry: Mapping[str, Any], now: float) -> list[str]:
+    signature = f" ({entry['signature']})" if entry["signature"] else ""
+    head = f"{entry['server']}: {entry['verdict'].upper()}{signature} for {duration(now - entry['since'])}"
+    shown = _table([_row(rank) for rank in entry["ranks"]])
+    missing = _wrapped(f"missing: {', '.join(entry['missing'])}") if entry["missing"] else []
+    return [head, *_wrapped(entry["reason"]), *shown, *missing]
+
+
+def _row(rank: Mapping[str, Any]) -> tuple[str, ...]:
+    return (rank["process"], rank["rank"], rank["state"], _cores(rank["cpu_cores"]), rank["phase"] or "")
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    if not rows:
+        return []
+    rows = [COLUMNS, *rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return [f"  {'  '.join(row)}".rstrip() for row in padded]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _cores(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.0f} %"

@@ -1,0 +1,89 @@
+"""What would have been said of a scenario, and when? Played through the same history and judgement as a real node."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from stallwatch.config import Limits
+from stallwatch.past import Past
+from stallwatch.simulation.scenario import Expectation, Scenario
+from stallwatch.simulation.virtual import VirtualNode
+from stallwatch.snapshot import Moment, Snapshot
+from stallwatch.verdict import Verdict
+from stallwatch.watcher import Watcher
+
+STEP = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known and judged at one time of a scenario, in seconds from its start."""
+
+    t: float
+    snapshot: Snapshot
+    pasts: Mapping[str, Past]
+    verdicts: Mapping[str, Verdict]
+    not_ready_seconds: Mapping[str, float]
+
+    @property
+    def moment(self) -> Moment:
+        """Return when it was, on the clocks of the played node."""
+        return self.snapshot.moment
+
+
+def play(scenario: Scenario, step: float = STEP) -> Iterator[Look]:
+    """Yield a look every so many seconds of the scenario, for as long as the exporter runs."""
+    node = VirtualNode(scenario)
+    limits = {
+        player.server.name: msgspec.structs.replace(
+            Limits(), **player.played.limits
+        )  # the keys of one are of the other
+        for player in node.players
+    }
+
+    def limits_of(name: str) -> Limits:
+        return limits.get(name, Limits())
+
+    lives_again = any(event.what in {"down", "restart"} for event in scenario.watcher)
+    watcher = Watcher(limits_of)
+    memory: dict[str, Any] = {}
+    t, last = 0.0, 0.0
+    while t <= scenario.seconds:
+        seen = node.look(t, t - last)
+        down, frozen = _holds(scenario, "down", t), _holds(scenario, "frozen", t)
+        if down or any(e.what == "restart" and last < e.at <= t for e in scenario.watcher):
+            watcher = Watcher(limits_of)
+            watcher.recall(memory, seen.moment.monotonic)
+        if not down and not frozen:
+            judged = watcher.look(seen.moment, seen.servers, seen.readings, seen.failures)
+            memory = watcher.remember(seen.moment.monotonic) if lives_again else {}
+            yield Look(t, judged.snapshot, judged.pasts, judged.verdicts, judged.not_ready_seconds)
+        t, last = t + step, t
+
+
+def _holds(scenario: Scenario, what: str, t: float) -> bool:
+    return any(event.what == what and event.at <= t < event.at + event.seconds for event in scenario.watcher)
+
+
+def broken(scenario: Scenario, looks: Iterable[Look]) -> tuple[list[Look], list[str]]:
+    """Return the looks, and which expectations do not hold (alerts are judged elsewhere)."""
+    kept = list(looks)
+    return kept, [text for expectation in scenario.expect for text in _wrong(expectation, kept, scenario)]
+
+
+def _wrong(expectation: Expectation, looks: list[Look], scenario: Scenario) -> Iterator[str]:
+    verdicts = next((look.verdicts for look in reversed(looks) if look.t <= expectation.at), {})
+    name = expectation.server or next(iter(verdicts), "")
+    verdict = verdicts.get(name)
+    where = f"{scenario.name}: at {expectation.at:g} s {name}"
+    if verdict is None:
+        if expectation.verdict or expectation.signature:
+            yield f"{where}: expected {expectation.verdict or expectation.signature}, and no such server is there"
+        return
+    if expectation.verdict and verdict.state != expectation.verdict:
+        yield f"{where}: expected {expectation.verdict}, got {verdict.state} ({verdict.reason})"
+    elif expectation.signature is not None and verdict.signature != expectation.signature:
+        got = verdict.signature or "none"
+        yield f"{where}: expected signature {expectation.signature or 'none'}, got {got} ({verdict.reason})"

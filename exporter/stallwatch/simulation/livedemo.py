@@ -1,0 +1,99 @@
+"""How does a scenario look when it happens? Played by real processes, faster than life, beside the real exporter."""
+
+import asyncio
+import os
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.config import (
+    Config,
+    DiscoveryConfig,
+    EngineConfig,
+    GpuConfig,
+    HealthConfig,
+    Limits,
+    ServerConfig,
+    SocketConfig,
+    StateConfig,
+    WebConfig,
+)
+from stallwatch.monitor import View
+from stallwatch.serve import exporter
+from stallwatch.simulation.live import LiveServer, gpu_state, live_servers, shortened
+from stallwatch.simulation.plot import Scenario
+from stallwatch.simulation.telling import say
+
+STEP = 0.5
+
+
+async def play_live(scenario: Scenario, port: int, seconds: float) -> int:
+    """Play a scenario in about so many seconds and say each change of a verdict; returns the exit code."""
+    speed = max(1.0, scenario.seconds / seconds)
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-demo-")))
+        servers = live_servers(scenario, directory)
+        for server in servers:
+            stack.push_async_callback(server.close)
+        state = directory / "gpus"
+        state.write_text(gpu_state(scenario.node, [], 0.0))
+        os.environ["STALLWATCH_FAKE_NVML"] = str(state)
+        stack.callback(os.environ.pop, "STALLWATCH_FAKE_NVML", None)
+        config = _config(servers, port, speed)
+        say(f"{scenario.name}: {speed:.0f} times as fast as life, watched on http://127.0.0.1:{port}/metrics")
+        running = await stack.enter_async_context(exporter(config, lambda: config, nvml="stallwatch.simulation.nvml"))
+        last: dict[str, tuple[str, str]] = {}
+        running.monitor.watch(lambda view: _tell(view, {server.name for server in servers}, last))
+        await _play(scenario, servers, state, speed)
+    return 0
+
+
+async def _play(scenario: Scenario, servers: list[LiveServer], state: Path, speed: float) -> None:
+    begin = time.monotonic()
+    while (t := (time.monotonic() - begin) * speed) <= scenario.seconds:
+        for server in servers:
+            await server.advance(t)
+        part = state.with_suffix(".part")
+        part.write_text(gpu_state(scenario.node, servers, t))
+        part.replace(state)
+        await asyncio.sleep(STEP)
+
+
+def _tell(view: View, names: set[str], last: dict[str, tuple[str, str]]) -> None:
+    for name in names & view.verdicts.keys():
+        verdict = view.verdicts[name]
+        if last.get(name) != (verdict.state, verdict.signature):
+            last[name] = (verdict.state, verdict.signature)
+            word = f"{verdict.state} ({verdict.signature})" if verdict.signature else verdict.state
+            say(f"{name}: {word}: {verdict.reason}")
+
+
+def _config(servers: list[LiveServer], port: int, speed: float) -> Config:
+    limits = Limits(**shortened(Limits().named(), speed))
+    named = tuple(
+        ServerConfig(
+            name=server.name,
+            engine=server.player.played.engine,  # type: ignore[arg-type]
+            port=server.port,
+            limits=shortened(server.player.played.limits, speed),
+        )
+        for server in servers
+        if server.player.played.limits or server.player.played.name
+    )
+    fast = 1.0
+    return msgspec.structs.replace(
+        Config(),
+        web=WebConfig(listen_address=f"127.0.0.1:{port}"),
+        interval=0.5,
+        discovery=DiscoveryConfig(interval=fast),
+        gpu=GpuConfig(interval=fast),
+        engine=EngineConfig(interval=fast),
+        socket=SocketConfig(interval=fast),
+        health=HealthConfig(interval=2, timeout=4),
+        limits=limits,
+        servers=named,
+        state=StateConfig(enabled=False),
+    )

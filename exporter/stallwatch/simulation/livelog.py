@@ -1,0 +1,87 @@
+"""What does a played server write into its log? The lines of the real engine, for what a scenario says of it."""
+
+import time
+from collections.abc import Iterator
+
+from stallwatch.simulation.player import Player
+
+PHASE_LINES = {
+    "launch": "server_args=ServerArgs(model_path='played')",
+    "distributed_init": "Init torch distributed begin.",
+    "loading_weights": "Load weight begin. avail mem=94.40 GB",
+    "loaded": "Load weight end. type=PlayedForCausalLM, dtype=torch.bfloat16, avail mem=18.00 GB, mem usage=76.00 GB.",
+    "allocating_memory": "KV Cache is allocated. #tokens: 500000, KV size: 10.00 GB",
+    "compiling": "Entering DeepGEMM JIT Pre-Compile session.",
+    "capturing_graphs": "Capture cuda graph begin. This can take up to several minutes. avail mem=8.00 GB",
+    "warming_up": "max_total_num_tokens=500000, chunked_prefill_size=8192, context_len=40960",
+    "ready": "The server is fired up and ready to roll!",
+    "stopping": "Gracefully exiting... Remaining number of requests 1. Remaining requests remaining_rids=['played'].",
+}
+OF_EACH_RANK = ("distributed_init", "loading_weights", "loaded", "allocating_memory", "compiling", "capturing_graphs")
+VLLM_LINES = {
+    "launch": "INFO 01-01 00:00:00 [core.py:133] Initializing a V1 LLM engine (v0.11.0) with config: model='played'",
+    "loading_weights": "(Worker pid=1) INFO 01-01 00:00:00 [gpu_model_runner.py:68] Starting to load model played...",
+    "loaded": "(Worker pid=1) INFO 01-01 00:00:00 [default_loader.py:501] Loading weights took 60.01 seconds",
+    "ready": "INFO:     Application startup complete.",
+}
+DECODE = (
+    "Decode batch, #running-req: 5, #token: {n}, token usage: 0.01, gen throughput (token/s): 412.50, #queue-req: 0"
+)
+PROBE = "Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0.00, #running-req: 0"
+ACCESS = 'INFO:     10.0.0.9:40500 - "GET /health HTTP/1.1" 200 OK'
+BARS = {
+    "loading_weights": "Loading safetensors checkpoint shards: {part:3d}% Completed | {n}/9999 [00:01<00:09, 1.00s/it]",
+    "capturing_graphs": "Capturing batches (bs=8 avail_mem=7.00 GB): {part:3d}%|  | {n}/9999 [00:01<00:09,  1.00it/s]",
+    "compiling": "DeepGEMM warmup: {part:3d}%|  | {n}/9999 [00:01<00:09,  1.00it/s]",
+}
+
+
+class LogLines:
+    """The lines of one server, a few for each moment that is shown."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self._phase: str | None = None
+        self._literal: object = None
+        self._count = 0
+
+    def lines(self, t: float) -> Iterator[str]:  # noqa: ARG002 what is written follows from the state alone
+        """Yield what is written now."""
+        state = self._player.state
+        phase, word = state.word("phase"), state.word("log")
+        if phase != self._phase:
+            self._phase = phase
+            yield from self._of_phase(phase)
+        if isinstance(word, tuple):
+            if word is not self._literal:
+                self._literal = word
+                yield from word
+        elif word == "progress":
+            yield self._progress(phase)
+        elif word in {"access", "heartbeat"}:
+            yield self._stamped(ACCESS if word == "access" else PROBE, "" if word == "access" else " TP0")
+
+    def last_words(self) -> list[str]:
+        """Return what an orderly end leaves in the log."""
+        return [self._stamped(PHASE_LINES["stopping"].replace("requests 1", "requests 0"), "")]
+
+    def _of_phase(self, phase: str | None) -> Iterator[str]:
+        if phase is None:
+            return
+        if self._player.played.engine == "vllm":
+            yield VLLM_LINES.get(phase, "")
+        elif phase in OF_EACH_RANK:
+            for rank in self._player.ranks:
+                yield self._stamped(PHASE_LINES[phase], f" {rank.replace('_', ' ')}")
+        else:
+            yield self._stamped(PHASE_LINES[phase], "")
+
+    def _progress(self, phase: str | None) -> str:
+        self._count += 1
+        bar = BARS.get(phase or "")
+        if bar:
+            return bar.format(n=self._count, part=self._count // 100)
+        return self._stamped(DECODE.format(n=self._count), " TP0")
+
+    def _stamped(self, text: str, rank: str) -> str:
+        return f"{time.strftime('[%Y-%m-%d %H:%M:%S')}{rank}] {text}"

@@ -1,0 +1,1 @@
+"""What is remembered of each part of a server from one look to the next."""

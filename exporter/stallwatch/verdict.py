@@ -1,0 +1,69 @@
+"""Is a server hung, idle, slow or starting, and why? `judge` is a pure function of what is known of its past.
+
+The rules stand in the order of decision: the first that has something to say decides. A signal that is missing is never
+a gate: what is left decides, and only when nothing left does is the verdict `unknown`.
+"""
+
+from dataclasses import dataclass
+
+from stallwatch import wording
+from stallwatch.judging import ends, serving, starting
+from stallwatch.past import Past
+from stallwatch.snapshot import Moment
+
+VERDICTS = ("starting", "idle", "busy", "slow", "stopping", "suspect", "stalled", "dead", "unknown")
+SIGNATURES = (
+    "cold_deadlock",
+    "spin_deadlock",
+    "split_ranks",
+    "cpu_spin",
+    "unscheduled",
+    "frontend_stall",
+    "loop_stopped",
+    "rendezvous",
+    "stopped",
+    "slow_load",
+    "compiling",
+    "lost_process",
+    "crashed",
+    "orphaned_memory",
+    "device_fault",
+)
+RULES = (
+    ends.device,
+    ends.gone,
+    ends.absent,
+    ends.stopping,
+    ends.processes,
+    starting.starting,
+    serving.owed,
+    serving.unowed,
+    starting.unclear,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is judged of one server; `since` is the Unix time at which it began, of a stall the last movement."""
+
+    state: str
+    signature: str
+    since: float
+    reason: str
+    missing: tuple[str, ...] = ()
+
+
+def judge(past: Past, now: Moment) -> Verdict:
+    """Judge one server at one moment."""
+    for rule in RULES:
+        ruling = rule(past, now.monotonic)
+        if ruling:
+            since = _unix(now, ruling.since)
+            return Verdict(ruling.state, ruling.signature, since, ruling.reason, past.missing)
+    missing = wording.joined(past.missing) or "none of them says whether work is owed and whether it gets on"
+    reason = f"The signals that would decide are missing ({missing})."
+    return Verdict("unknown", "", _unix(now, past.first_seen), reason, past.missing)
+
+
+def _unix(now: Moment, monotonic: float) -> float:
+    return min(now.unix, round(now.unix_of(monotonic), 3))

@@ -1,0 +1,97 @@
+"""How a server that has gone is told of, and how its starts are counted."""
+
+from dataclasses import replace
+
+from readings import NAME, a_server
+from stallwatch.lives import Lives, Told
+
+
+def life(number):
+    """Return the server in one of its lives."""
+    return replace(a_server(), incarnation=f"life {number}")
+
+
+def at(lives, now, *servers, ready=None, stopping=False):
+    """Look once and return the server as it is shown, if it is, and how it ended or was started."""
+    shown, endings = lives.look(servers, {NAME: Told(ready, stopping)}, now)
+    return next((server for server in shown if server.name == NAME), None), endings.get(NAME)
+
+
+def test_a_crash_leaves_a_tombstone_for_a_quarter_of_an_hour():
+    """The server stays in the list without processes, and is gone after 15 min."""
+    lives = Lives()
+    at(lives, 0.0, life(1), ready=True)
+    server, ending = at(lives, 5.0)
+    assert (server.processes, ending.gone_since, ending.orderly) == ((), 5.0, False)
+    assert at(lives, 904.0)[0] is not None
+    assert at(lives, 905.0) == (None, None)
+
+
+def test_an_orderly_end_leaves_nothing():
+    """Drain lines in the log, seen before or right after the end: no tombstone."""
+    for stopping_before in (True, False):
+        lives = Lives()
+        at(lives, 0.0, life(1), stopping=stopping_before)
+        assert at(lives, 5.0, stopping=True)[0] is None
+
+
+def test_without_a_log_nothing_tells_how_it_ended():
+    """The tombstone does not claim a crash."""
+    lives = Lives()
+    at(lives, 0.0, life(1), stopping=None)
+    assert at(lives, 5.0, stopping=None)[1].orderly is None
+
+
+def test_a_new_life_takes_over_and_is_counted():
+    """The name goes on with another incarnation, and the tombstone is gone."""
+    lives = Lives()
+    at(lives, 0.0, life(1), ready=True)
+    at(lives, 5.0)
+    server, ending = at(lives, 60.0, life(2))
+    assert (server.incarnation, ending.gone_since, ending.restarts) == ("life 2", None, 1)
+
+
+def test_three_starts_in_half_an_hour_without_getting_ready_are_a_loop():
+    """Two are none, and it is over once a life gets ready, or when the starts are long ago."""
+    lives = Lives()
+    for number in range(3):
+        assert not at(lives, 100.0 * number, life(number))[1].crash_looping or number == 2
+        at(lives, 100.0 * number + 50)
+    assert at(lives, 300.0, life(3))[1].crash_looping
+    assert not at(lives, 301.0, life(3), ready=True)[1].crash_looping
+
+
+def test_starts_that_were_ready_are_no_loop():
+    """Deploys and crashes of servers that served are counted, but are no loop."""
+    lives = Lives()
+    for number in range(5):
+        at(lives, 100.0 * number, life(number))
+        ending = at(lives, 100.0 * number + 1, life(number), ready=True)[1]
+        at(lives, 100.0 * number + 50)
+    assert (ending.restarts, ending.crash_looping) == (4, False)
+
+
+def test_that_the_life_before_was_ready_does_not_make_this_one_so():
+    """What is told of the look before was of another life."""
+    lives = Lives()
+    for number in range(4):
+        ending = at(lives, 100.0 * number, life(number), ready=number == 1)[1]
+    assert ending.crash_looping
+
+
+def test_the_time_not_ready_adds_up_over_lives():
+    """Ten seconds in one life and twenty in the next."""
+    lives = Lives()
+    for now, number, ready in ((0, 1, False), (10, 1, False), (20, 1, True), (30, 2, None), (50, 2, False)):
+        at(lives, float(now), life(number), ready=ready)
+    assert lives.not_ready_seconds() == {NAME: 30.0}
+
+
+def test_a_configured_server_without_processes_is_no_life():
+    """It is listed before its first start, told of as crashed after it, and counts no restart."""
+    lives, listed = Lives(), replace(a_server(), processes=(), incarnation="unseen")
+    assert at(lives, 0.0, listed) == (listed, None)
+    at(lives, 10.0, life(1))
+    server, ending = at(lives, 20.0, listed)
+    assert (server.incarnation, ending.gone_since, ending.restarts) == ("life 1", 20.0, 0)
+    assert at(lives, 921.0, listed) == (listed, None)
