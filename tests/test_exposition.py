@@ -185,3 +185,29 @@ def test_failures_of_one_server_are_no_failed_collector():
         )
         == 1.0
     )
+
+
+def owed(**past):
+    """Return what a scrape says is owed, in seconds, when this is known of the server."""
+    view = a_view()
+    known = replace(view.pasts[NAME], **past)
+    scrape = replace(view, pasts={NAME: known})
+    now = value(scrape, "snapshot_timestamp_seconds")
+    found = samples(scrape).items()
+    return {
+        dict(labels)["reason"]: now - at
+        for (name, labels), at in found
+        if name == "stallwatch_server_demand_since_timestamp_seconds"
+    }
+
+
+def test_a_probe_that_the_scheduler_answered_begins_the_count_anew():
+    """A gauge that sticks beside probes that are answered never has been owed for long; a start has no such excuse."""
+    assert owed(demand_since={"running": 10.0}, cleared_at=None) == {"running": 90.0}
+    assert owed(demand_since={"running": 10.0}, cleared_at=95.0) == {"running": 5.0}
+    assert owed(demand_since={"not_ready": 10.0}, cleared_at=95.0) == {"not_ready": 90.0}
+
+
+def test_a_start_that_waits_on_purpose_owes_nothing():
+    """A gated launch is not ready because somebody wants it so."""
+    assert owed(demand_since={"not_ready": 10.0}, waiting="gated") == {}

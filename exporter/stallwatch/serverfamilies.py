@@ -159,7 +159,7 @@ def _movement(view: View, pasts: Mapping[str, Past]) -> Iterable[Family]:
     owed = (
         ((name, reason), _time(moment.unix_of(at)))
         for name, past in pasts.items()
-        for reason, at in past.demand_since.items()
+        for reason, at in _owed(past).items()
     )
     text = "Since when something is owed by the server, by reason; absent while nothing is."
     yield _gauge("server_demand_since_timestamp_seconds", text, ("server", "reason"), owed)
@@ -170,6 +170,17 @@ def _movement(view: View, pasts: Mapping[str, Past]) -> Iterable[Family]:
     )
     text = "When any GPU of the server was last at or above 5 %."
     yield _gauge("server_gpu_last_busy_timestamp_seconds", text, ("server",), busy)
+
+
+def _owed(past: Past) -> dict[str, float]:
+    """Return what is owed, since when: a start that waits on purpose owes nothing, an answered probe begins anew."""
+    if past.waiting:
+        return {}
+    cleared = past.cleared_at
+    return {
+        reason: since if reason == "not_ready" or cleared is None else max(since, cleared)
+        for reason, since in past.demand_since.items()
+    }
 
 
 def _gpus(view: View) -> Iterable[Family]:

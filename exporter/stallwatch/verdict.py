@@ -44,7 +44,7 @@ RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is judged of one server; `since` is the Unix time at which it began, of a stall the last movement."""
+    """What is judged of one server; `since` is the Unix time at which that began, of a stall the last movement."""
 
     state: str
     signature: str
@@ -58,7 +58,9 @@ def judge(past: Past, now: Moment) -> Verdict:
     for rule in RULES:
         ruling = rule(past, now.monotonic)
         if ruling:
-            since = _unix(now, ruling.since)
+            # A stall is told from the last movement on, a suspicion from when it became one.
+            begun = past.limit("suspect") if ruling.state == "suspect" else 0.0
+            since = _unix(now, ruling.since + begun)
             return Verdict(ruling.state, ruling.signature, since, ruling.reason, past.missing)
     missing = wording.joined(past.missing) or "none of them says whether work is owed and whether it gets on"
     reason = f"The signals that would decide are missing ({missing})."

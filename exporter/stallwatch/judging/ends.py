@@ -55,7 +55,7 @@ def stopping(past: Past, now: float) -> Ruling | None:
     moving = moved_within(past, now, past.limit("suspect"), past.stamps)
     if moving:
         text = f"{told}, longer than {duration(limit)}, though {wording.moving(moving)}."
-        return Ruling("slow", since, text)
+        return Ruling("slow", since + limit, text)
     still = max([since, *past.stamps.values()])
     text = f"{told} and is still there; nothing has moved for {duration(now - still)}: {wording.seen(past, now)}."
     return Ruling(grade(now - still, past, past.limit("stalled")) or "slow", still, text)

@@ -69,7 +69,7 @@ def _moving(past: Past, now: float) -> Ruling:
     signal, at = max(past.stamps.items(), key=lambda item: item[1])
     text = f"In {_words(past)} for {duration(now - since)}; {signal} moved {duration(now - at)} ago"
     if now - since > budget:
-        return Ruling("slow", since, f"{text}, but this takes longer than {duration(budget)}.", signature)
+        return Ruling("slow", since + budget, f"{text}, but this takes longer than {duration(budget)}.", signature)
     return Ruling("starting", past.started, f"{text}.", signature)
 
 

@@ -46,19 +46,20 @@ def alert_changes(scenario: Scenario, looks: Iterable[Look], rules: Path) -> lis
 def scraped(scenario: Scenario, looks: Iterable[Look], wanted: frozenset[str]) -> Series:
     """Return the samples of each scrape as promtool wants them: `_` where there is none."""
     series: Series = {}
-    count, last = 0, ""
-    for look in (look for look in looks if look.t % SCRAPE == 0):
-        gap = any(e.what == "scrape_gap" and e.at <= look.t < e.at + e.seconds for e in scenario.watcher)
-        frozen = any(e.what == "frozen" and e.at <= look.t < e.at + e.seconds for e in scenario.watcher)
-        while count < round(look.t / SCRAPE):  # the exporter was down
-            _append(series, {_key("up", {}): "0"}, count)
-            count += 1
-        text = last if frozen and last else _text(look)
-        last = text
-        samples = {} if gap else _samples(text, wanted)
-        _append(series, samples if gap else {**samples, _key("up", {}): "1"}, count)
-        count += 1
+    by_time = {look.t: look for look in looks if look.t % SCRAPE == 0}
+    count, last = int(scenario.seconds // SCRAPE) + 1, ""
+    for number in range(count):
+        t = number * SCRAPE
+        if not _holds(scenario, "frozen", t) and t in by_time:
+            last = _text(by_time[t])
+        answers = t in by_time or _holds(scenario, "frozen", t)
+        if not _holds(scenario, "scrape_gap", t):
+            _append(series, {**(_samples(last, wanted) if answers else {}), _key("up", {}): str(int(answers))}, number)
     return {key: [*values, *["_"] * (count - len(values))] for key, values in series.items()}
+
+
+def _holds(scenario: Scenario, what: str, t: float) -> bool:
+    return any(event.what == what and event.at <= t < event.at + event.seconds for event in scenario.watcher)
 
 
 def _text(look: Look) -> str:

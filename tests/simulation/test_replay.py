@@ -1,0 +1,78 @@
+"""The command replay: what it prints, when it fails, and what the real promtool makes of the shipped rules."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from stallwatch.config import ConfigError
+from stallwatch.simulation.replay import replay
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "alerts" / "rules"
+COLD = ROOT / "scenarios" / "cold_deadlock_after_weights.yml"
+
+HANG = """
+name: a start that hangs
+servers:
+  - args: [--port, "30000"]
+    segments:
+      - {for: 10s, phase: loading_weights, log: progress, health: refused}
+      - {for: 15m, log: silent}
+expect:
+  - {at: 14m, server: "sglang:30000", verdict: VERDICT}
+"""
+
+
+def told(path, **options):
+    """Return the exit code of a replay and the objects that it prints."""
+    out = io.StringIO()
+    code = replay(path, as_json=True, out=out, **options)
+    return code, [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_each_change_of_a_verdict_is_one_object(capsys):
+    """From the start of a hang to its verdict: one line per change, in seconds from the start."""
+    code, lines = told(COLD)
+    assert code == 0
+    assert (lines[0]["server"], lines[0]["verdict"]) == ("sglang:30000", "starting")
+    last = lines[-1]
+    assert (last["verdict"], last["signature"]) == ("stalled", "cold_deadlock")
+    assert 600 <= last["t"] <= 660
+    assert last["reason"]
+    assert "its alerts were not judged" in capsys.readouterr().err
+
+
+def test_with_rules_the_alerts_are_played_too():
+    """The shipped rules over the exposition itself: they fire with the verdict, and the expected ones are checked."""
+    code, lines = told(COLD, rules=RULES)
+    assert code == 0
+    fired = {line["alert"]: line for line in lines if line.get("state") == "firing"}
+    assert {"InferenceServerSilent", "InferenceServerStalled", "InferenceServerStartupStuck"} <= set(fired)
+    stalled = fired["InferenceServerStalled"]
+    assert stalled["labels"]["severity"] == "critical"
+    assert stalled["labels"]["server"] == "sglang:30000"
+    assert 600 <= stalled["t"] <= 660
+
+
+def test_an_expectation_that_does_not_hold_is_named(tmp_path, capsys):
+    """The exit code is 1, and the line says what was expected, when, and what came."""
+    path = tmp_path / "wrong.yml"
+    path.write_text(HANG.replace("VERDICT", "idle"))
+    assert told(path)[0] == 1
+    assert "at 840 s sglang:30000: expected idle, got stalled" in capsys.readouterr().err
+
+
+def test_for_a_person_it_is_one_line_per_change():
+    """Minutes and seconds, then what is said."""
+    out = io.StringIO()
+    replay(COLD, out=out)
+    first = out.getvalue().splitlines()[0]
+    assert first.startswith("   0:00  sglang:30000 starting")
+
+
+def test_rules_that_are_not_there_are_refused(tmp_path):
+    """A folder without rules is a mistake, not a quiet scenario."""
+    with pytest.raises(ConfigError, match="holds no rules"):
+        replay(COLD, rules=tmp_path)
