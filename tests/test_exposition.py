@@ -211,3 +211,18 @@ def test_a_probe_that_the_scheduler_answered_begins_the_count_anew():
 def test_a_start_that_waits_on_purpose_owes_nothing():
     """A gated launch is not ready because somebody wants it so."""
     assert owed(demand_since={"not_ready": 10.0}, waiting="gated") == {}
+
+
+def test_what_one_group_cannot_say_does_not_silence_the_others(caplog):
+    """A fault of ours in the families of one collector is logged once, and all others are on the page."""
+    view = a_view()
+    broken = replace(
+        view, snapshot=replace(view.snapshot, readings=(*view.snapshot.readings, health(100.0, scope=None)))
+    )
+    exposition = Exposition(replace(broken, pasts={NAME: None}))
+    page = exposition.page("text/plain").plain
+    assert b"stallwatch_gpu_utilization_ratio" in page
+    assert b"stallwatch_snapshot_timestamp_seconds" in page
+    assert b"stallwatch_server_verdict{" not in page
+    exposition.publish(replace(broken, pasts={NAME: None}))
+    assert caplog.text.count("cannot be published") == 1

@@ -101,7 +101,7 @@ def _check(arguments: dict[str, Any]) -> int:
         return check(load(arguments, os.environ), **own)
     except ConfigError as error:
         print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
-        return 2
+        return 3  # 2 would say that a server is hung
 
 
 def _replay(arguments: dict[str, Any]) -> int:

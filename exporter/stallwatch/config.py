@@ -21,6 +21,7 @@ from stallwatch.values import (
     HealthPath,
     ListenAddress,
     Port,
+    ProbeInterval,
     ProbeTimeout,
     SecretFileName,
     ServerName,
@@ -154,6 +155,12 @@ class ServerHealthConfig(Section, frozen=True, kw_only=True, forbid_unknown_fiel
     paths: tuple[HealthPath, ...] | None = None
 
 
+class EndToEndProbeConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request for one token, now and then: the only thing that sees a server which wrongly says that it is idle."""
+
+    interval: ProbeInterval = 300.0
+
+
 class ServerConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of one server beforehand; None is left to discovery."""
 
@@ -167,6 +174,7 @@ class ServerConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     api_key_file: SecretFileName | None = None
     tls: TlsConfig | None = None
     health: ServerHealthConfig | None = None
+    end_to_end_probe: EndToEndProbeConfig | None = None
     limits: Annotated[dict[str, float], Meta(extra={"partial": Limits})] = {}
 
 
@@ -208,11 +216,12 @@ class ProbeSettings:
     timeout: float = 25.0
     api_key_file: str | None = None
     ca_file: str | None = None
+    end_to_end: float | None = None  # how often a token is asked for, in seconds
 
     @property
     def longest(self) -> float:
         """Return how long one round may take, in seconds: its paths are probed one after another."""
-        return self.timeout * len(self.paths)
+        return self.timeout * (len(self.paths) + bool(self.end_to_end))
 
 
 class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -255,7 +264,8 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return ProbeSettings(self.health.paths, self.health.timeout)
         own = server.health.paths if server.health else None
         ca_file = server.tls.ca_file if server.tls else None
-        return ProbeSettings(own or self.health.paths, self.health.timeout, server.api_key_file, ca_file)
+        token = server.end_to_end_probe.interval if server.end_to_end_probe else None
+        return ProbeSettings(own or self.health.paths, self.health.timeout, server.api_key_file, ca_file, token)
 
     def engine_of(self, name: str) -> EngineSettings:
         """Return how to read this server's own metrics."""

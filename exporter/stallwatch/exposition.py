@@ -5,6 +5,7 @@ are rendered again only when its reading is a new one. The bytes are ready befor
 """
 
 import gzip
+import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,8 @@ from stallwatch.monitor import COLLECTORS, View
 from stallwatch.ownfamilies import own_families
 from stallwatch.serverfamilies import server_families
 from stallwatch.snapshot import Family
+
+logger = logging.getLogger("stallwatch.exposition")
 
 END = b"# EOF\n"
 ASKED_LATELY = 120.0
@@ -72,6 +75,7 @@ class Exposition:
         self._asked: dict[str, tuple[str, float]] = {}  # content type -> an Accept header that chooses it, when
         self._pages: dict[str, Page] = {}
         self._chunks: dict[tuple[str, str], _Chunk] = {}
+        self._broken: set[str] = set()
 
     def publish(self, view: View) -> None:
         """Take a new view, and render it for those who asked of late."""
@@ -116,7 +120,14 @@ class Exposition:
         known = self._chunks.get((content_type, name))
         if known and len(known.source) == len(source) and all(map(_same, known.source, source)):
             return known.text
-        text = encoder(_Families(families()))
+        try:
+            text = encoder(_Families(families()))
+        except Exception:  # what one group cannot say must not silence the others
+            if name not in self._broken:
+                logger.exception("cannot be published", extra={"collector": name})
+            self._broken.add(name)
+            return b""
+        self._broken.discard(name)
         self._chunks[content_type, name] = _Chunk(source, text)
         return text
 

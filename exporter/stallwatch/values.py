@@ -77,6 +77,9 @@ Duration = Annotated[
 ProbeTimeout = Annotated[
     float, Meta(ge=1, le=LONGEST, description="a duration of at least 1s", extra={"parse": parse_duration})
 ]
+ProbeInterval = Annotated[
+    float, Meta(ge=60, le=LONGEST, description="a duration of at least 1m", extra={"parse": parse_duration})
+]
 Port = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
 Count = Annotated[int, Meta(ge=1, le=65536, description="a whole number from 1")]
 GpuIndex = Annotated[int, Meta(ge=0, le=65536, description="a GPU number from 0")]

@@ -8,6 +8,8 @@ import ssl
 import pytest
 import pytest_asyncio
 import trustme
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 import health_servers as servers
 from stallwatch import __version__
@@ -439,3 +441,57 @@ def test_families_leave_out_what_is_not_known():
     found = families_of(Probe("/health", "refused", "scheduler", 0.01, None, {}, 50.0, None, 3))
     empty = {name.removeprefix("stallwatch_health_") for name, family in found.items() if not family.samples}
     assert empty == {"status_code", "phase_seconds", "last_success_timestamp_seconds"}
+
+
+@pytest.mark.parametrize(("engine", "path"), [("sglang", "/generate"), ("vllm", "/v1/completions")])
+async def test_a_token_is_asked_for_now_and_then(engine, path):
+    """Where it is switched on, a ready server is asked for one token at its interval, which proves the scheduler."""
+    asked = []
+
+    async def answer(request):
+        asked.append((request.method, request.path, await request.json() if request.can_read_body else None))
+        return web.Response(text="{}")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    clock = Clock()
+    async with TestServer(app) as here:
+        collector = HealthCollector(clock)
+        server, settings = server_at(here.port, engine=engine), ProbeSettings(timeout=5.0, end_to_end=300.0)
+        for now in (0.0, 15.0, 300.0):
+            clock.now = now
+            reading, failures = await collector.collect(server, settings)
+            assert failures == ()
+        await collector.close()
+    posts = [request for request in asked if request[0] == "POST"]
+    assert [request[1] for request in posts] == [path] * 2
+    assert 1 in {posts[0][2].get("max_tokens"), posts[0][2].get("sampling_params", {}).get("max_new_tokens")}
+    probe = next(probe for probe in reading.probes if probe.path == path)
+    assert (probe.result, probe.scope) == ("ok", "scheduler")
+
+
+async def test_no_token_is_asked_for_unless_it_is_switched_on():
+    """Without the setting, and before a server has ever answered, nothing is generated."""
+    assert _token_paths(await paths_asked(ProbeSettings(timeout=5.0), status=200)) == []
+    assert _token_paths(await paths_asked(ProbeSettings(timeout=5.0, end_to_end=300.0), status=503)) == []
+
+
+async def paths_asked(settings, status):
+    """Return the paths that one round asks of a server that answers so."""
+    asked = []
+
+    async def answer(request):
+        asked.append(request.path)
+        return web.Response(status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as here:
+        collector = HealthCollector(Clock())
+        await collector.collect(server_at(here.port), settings)
+        await collector.close()
+    return asked
+
+
+def _token_paths(paths):
+    return [path for path in paths if path != "/health"]

@@ -20,7 +20,7 @@ LIMITS = (
     "compile, evidence, lost_process, rendezvous, rendezvous_multinode, silent, split, stalled, stalled_high_power, "
     "start_without_movement, start_without_movement_partial, stopping, suspect, warm_up, weights"
 )
-SERVER = "api_key_file, engine, expected_schedulers, gpus, health, host, limits, log, name, port, tls"
+SERVER = "api_key_file, end_to_end_probe, engine, expected_schedulers, gpus, health, host, limits, log, name, port, tls"
 
 MESSAGES = {
     "anchor": "line 2, column 5: anchors and aliases are not allowed",

@@ -95,7 +95,7 @@ def test_it_ends_in_order_when_it_is_told_to(environ, number):
     process.send_signal(number)
     rest = process.communicate(timeout=20)[0]
     assert process.returncode == 0
-    assert rest.splitlines()[-1].endswith("ended before the page")
+    assert rest.splitlines()[-1].endswith("ended before its time")
     assert "Traceback" not in rest
     assert_nothing_left(environ)
 

@@ -116,6 +116,7 @@ class HealthCollector:
     clock: Callable[[], float] = time.monotonic
     _session: aiohttp.ClientSession | None = None
     _pasts: dict[str, tuple[str, dict[str, _Past]]] = field(default_factory=dict)
+    _tokens: dict[str, Probe] = field(default_factory=dict)  # the last request for a token, by server
 
     def open(self) -> aiohttp.ClientSession:
         """Return the HTTP session, made at the first call; it keeps no connection, cookie or name."""
@@ -133,6 +134,7 @@ class HealthCollector:
         """Drop what is remembered of servers that are gone."""
         for name in self._pasts.keys() - set(names_alive):
             del self._pasts[name]
+            self._tokens.pop(name, None)
 
     async def collect(
         self, server: Server, settings: ProbeSettings
@@ -147,15 +149,38 @@ class HealthCollector:
                 probes.append(await self._probe(server, path, settings, headers))  # noqa: PERF401 - keeps the first ones
         except NotMadeError as error:
             failures = (*failures, Failure(NAME, error.reason, error.detail, server.name))
+        else:
+            probes += await self._end_to_end(server, settings, headers)
         reading = HealthReading(self.clock(), server.name, tuple(probes)) if probes else None
         return reading, failures
 
-    async def _probe(self, server: Server, path: str, settings: ProbeSettings, headers: dict[str, str]) -> Probe:
+    async def _end_to_end(self, server: Server, settings: ProbeSettings, headers: dict[str, str]) -> list[Probe]:
+        """Ask for one token when it is time to, once the server is ready; until then the last outcome stands."""
+        path, body = _token_request(server)
+        known = self._tokens.get(server.name)
+        if not settings.end_to_end or not self._answered(server):
+            return []
+        if known is None or self.clock() - known.at >= settings.end_to_end:
+            known = self._tokens[server.name] = await self._probe(server, path, settings, headers, body)
+        return [known]
+
+    def _answered(self, server: Server) -> bool:
+        incarnation, pasts = self._pasts.get(server.name, ("", {}))
+        return incarnation == server.incarnation and any(past.last_success is not None for past in pasts.values())
+
+    async def _probe(
+        self,
+        server: Server,
+        path: str,
+        settings: ProbeSettings,
+        headers: dict[str, str],
+        body: Mapping[str, Any] | None = None,
+    ) -> Probe:
         course = _Course()
         context = self._context(server, settings, course)
         started = self.clock()
         try:
-            exchange = self._exchange(http_probe.url(server, path), headers, context, course)
+            exchange = self._exchange(http_probe.url(server, path), headers, context, course, body)
             await asyncio.wait_for(exchange, settings.timeout)
             result = http_probe.result_of_status(course.status or 0)
         except http_probe.ERRORS as error:
@@ -163,17 +188,29 @@ class HealthCollector:
         ended = self.clock()
         phases = course.phases()
         past = self._remember(server, path, result, phases, ended)
-        scope = "scheduler" if _asks_scheduler(server, path) and not past.web_only else "http"
+        proves = body is not None or (_asks_scheduler(server, path) and not past.web_only)
+        scope = "scheduler" if proves else "http"
         latency = ended - started
         return Probe(
             path, result, scope, latency, course.status, phases, ended, past.last_success, past.consecutive_failures
         )
 
     async def _exchange(
-        self, url: URL, headers: dict[str, str], context: ssl.SSLContext | None, course: _Course
+        self,
+        url: URL,
+        headers: dict[str, str],
+        context: ssl.SSLContext | None,
+        course: _Course,
+        body: Mapping[str, Any] | None,
     ) -> None:
-        request = self.open().get(
-            url, headers=headers, ssl=context or True, allow_redirects=False, trace_request_ctx=course
+        request = self.open().request(
+            "GET" if body is None else "POST",
+            url,
+            json=body,
+            headers=headers,
+            ssl=context or True,
+            allow_redirects=False,
+            trace_request_ctx=course,
         )
         async with request as response:
             course.status, course.headers = response.status, self.clock()
@@ -217,6 +254,13 @@ class HealthCollector:
         tracing.on_connection_create_start.append(opening)
         tracing.on_connection_create_end.append(connected)
         return tracing
+
+
+def _token_request(server: Server) -> tuple[str, dict[str, Any]]:
+    """Return the path and body of a request for one token."""
+    if server.engine == "vllm":
+        return "/v1/completions", {"model": server.launch.model, "prompt": "1", "max_tokens": 1}
+    return "/generate", {"text": "1", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
 
 
 def _asks_scheduler(server: Server, path: str) -> bool:
