@@ -9,7 +9,7 @@ SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 .PHONY: demo run test test-real test-all lint picture clean
 
 demo: $(VENV)/.installed
-	$(BIN)/stallwatch demo --port $(DEMO_PORT)
+	$(BIN)/stallwatch demo $(SCENARIO) --port $(DEMO_PORT)
 
 run: $(VENV)/.installed
 	$(BIN)/stallwatch serve

@@ -20,7 +20,7 @@ LAYERS = (
     {"tracks", "wording"},
     {"history", "lives", "judging"},
     {"verdict"},
-    {"watcher"},
+    {"watcher", "recording"},
     {"monitor"},
     {"serverfamilies", "ownfamilies", "status", "report"},
     {"exposition"},

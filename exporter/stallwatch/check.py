@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 
 from stallwatch.config import Config
@@ -22,11 +23,22 @@ WIDTH = 100
 COLUMNS = ("process", "rank", "state", "cpu", "phase")
 
 
-def check(config: Config, *, url: str, server: str = "", as_json: bool = False, seconds: float = 10.0) -> int:
-    """Print how the servers are and return the exit code: 0 well, 1 doubtful, 2 hung or dead, 3 unknown or none."""
-    status = asked(url)
+def check(  # noqa: PLR0913 one argument per flag
+    config: Config,
+    *,
+    url: str,
+    server: str = "",
+    as_json: bool = False,
+    seconds: float = 10.0,
+    record: Path | None = None,
+) -> int:
+    """Print how the servers are and return the exit code: 0 well, 1 doubtful, 2 hung or dead, 3 unknown or none.
+
+    With a file to record into it looks itself even where an exporter answers.
+    """
+    status = asked(url) if record is None else None
     if status is None:
-        status = asyncio.run(looked(config, seconds)) | {"looked_for": seconds}
+        status = asyncio.run(looked(config, seconds, record)) | {"looked_for": seconds}
     servers = [entry for entry in status["servers"] if server in {"", entry["server"]}]
     text = [json.dumps({**status, "servers": servers})] if as_json else lines(status, servers)
     sys.stdout.write("\n".join([*text, ""]))
@@ -43,9 +55,10 @@ def asked(url: str) -> dict[str, Any] | None:
     return status if isinstance(status, dict) and "servers" in status else None
 
 
-async def looked(config: Config, seconds: float) -> dict[str, Any]:
-    """Return what is seen in so many seconds without a running exporter."""
+async def looked(config: Config, seconds: float, record: Path | None = None) -> dict[str, Any]:
+    """Return what is seen in so many seconds without a running exporter; each snapshot is recorded where asked for."""
     from stallwatch.monitor import Monitor, start_workers  # noqa: PLC0415 not needed when an exporter answers
+    from stallwatch.recording import line_of  # noqa: PLC0415 the same
     from stallwatch.report import report  # noqa: PLC0415 the same
 
     logging.getLogger("stallwatch").addHandler(logging.NullHandler())  # what is missing stands in the answer
@@ -54,6 +67,9 @@ async def looked(config: Config, seconds: float) -> dict[str, Any]:
     try:
         while time.monotonic() < end or not monitor.view.lanes:
             await monitor.tick()
+            if record:
+                with record.open("ab") as file:
+                    file.write(line_of(monitor.view.snapshot))
             await asyncio.sleep(min(config.interval, max(0.0, end - time.monotonic())))
     finally:
         await monitor.close()

@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--for", dest="seconds", type=_seconds, default=10.0, metavar="DURATION", help="how long to look (10s)"
     )
+    check.add_argument("--record", type=Path, metavar="FILE", help="look itself, and append what is seen (for replay)")
     check.add_argument("--url", default="http://127.0.0.1:19847", help="the exporter to ask (default: %(default)s)")
     add_flags(check)
     replay = commands.add_parser(
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         help="say what would have been said of a scenario, and when",
         description="Plays a scenario through the judgement. Exit code: 0 when every expectation holds, else 1.",
     )
-    replay.add_argument("file", type=Path, metavar="FILE", help="a scenario (YAML)")
+    replay.add_argument("file", type=Path, metavar="FILE", help="a scenario (YAML) or a recording (.jsonl)")
     replay.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object per line")
     replay.add_argument("--rules", type=Path, metavar="DIR", help="also play these alert rules, with promtool")
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")
@@ -96,7 +97,7 @@ def _serve(arguments: dict[str, object]) -> int:
 def _check(arguments: dict[str, Any]) -> int:
     from stallwatch.check import check  # noqa: PLC0415 each command loads what it needs
 
-    own = {key: arguments.pop(key) for key in ("server", "as_json", "seconds", "url")}
+    own = {key: arguments.pop(key) for key in ("server", "as_json", "seconds", "url", "record")}
     try:
         return check(load(arguments, os.environ), **own)
     except ConfigError as error:

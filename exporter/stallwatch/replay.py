@@ -63,6 +63,16 @@ def play(scenario: Scenario, step: float = STEP) -> Iterator[Look]:
         t, last = t + step, t
 
 
+def play_recording(snapshots: Iterable[Snapshot]) -> Iterator[Look]:
+    """Yield what would have been said of recorded snapshots, with the usual limits."""
+    watcher, begin = Watcher(lambda _name: Limits()), None
+    for seen in snapshots:
+        begin = seen.moment.monotonic if begin is None else begin
+        judged = watcher.look(seen.moment, seen.servers, seen.readings, seen.failures)
+        t = round(seen.moment.monotonic - begin, 3)
+        yield Look(t, judged.snapshot, judged.pasts, judged.verdicts, judged.not_ready_seconds)
+
+
 def _holds(scenario: Scenario, what: str, t: float) -> bool:
     return any(event.what == what and event.at <= t < event.at + event.seconds for event in scenario.watcher)
 

@@ -13,7 +13,7 @@ def samples(*watcher, seconds=120):
     """Return the samples of `up` and of the snapshot's time of a short scenario, scrape by scrape."""
     server = {"args": ["--port", "30000"], "segments": [{"for": seconds, "phase": "ready", "log": "silent"}]}
     scenario = scenario_of({"servers": [server], "watcher": list(watcher)})
-    series = {dict(key)["__name__"]: values for key, values in scraped(scenario, play(scenario), NAMES).items()}
+    series = {dict(key)["__name__"]: values for key, values in scraped(play(scenario), NAMES, scenario).items()}
     return series["up"], series["stallwatch_snapshot_timestamp_seconds"]
 
 

@@ -1,4 +1,4 @@
-"""The command `stallwatch replay`: what would have been said of a scenario, and which expectations do not hold?"""
+"""The command `stallwatch replay`: what would have been said of a scenario or recording, and when?"""
 
 import json
 import shutil
@@ -8,27 +8,34 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from stallwatch.config import ConfigError
-from stallwatch.replay import Look, broken, play
+from stallwatch.recording import read_recording
+from stallwatch.replay import Look, broken, play, play_recording
 from stallwatch.simulation.rulesplay import AlertChange, alert_changes
 from stallwatch.simulation.scenario import Scenario, load_scenario
+
+RECORDINGS = frozenset({".jsonl", ".json"})
 
 
 def replay(file: Path, *, as_json: bool = False, rules: Path | None = None, out: TextIO = sys.stdout) -> int:
     """Print each change of a verdict (and of an alert, with rules) and return 1 when an expectation does not hold."""
-    scenario = load_scenario(file)
     if rules and not shutil.which("promtool"):
         raise ConfigError("--rules needs promtool, which comes with Prometheus")
     if rules and not list(rules.glob("*.yml")):
         raise ConfigError(f"{rules}: holds no rules (*.yml)")
-    looks, wrong = broken(scenario, play(scenario))
+    scenario = None if file.suffix in RECORDINGS else load_scenario(file)
+    wrong: list[str] = []
+    if scenario:
+        looks, wrong = broken(scenario, play(scenario))
+    else:
+        looks = list(play_recording(read_recording(file)))
     alerts = alert_changes(scenario, looks, rules) if rules else []
     told = sorted(
         [*verdict_changes(looks), *(_of_alert(change) for change in alerts)], key=lambda entry: float(entry["t"])
     )
     out.writelines(f"{json.dumps(entry) if as_json else _line(entry)}\n" for entry in told)
-    if rules:
+    if rules and scenario:
         wrong += list(wrong_alerts(scenario, alerts))
-    elif any(expectation.alerts is not None for expectation in scenario.expect):
+    elif scenario and any(expectation.alerts is not None for expectation in scenario.expect):
         sys.stderr.write("its alerts were not judged: give --rules\n")
     for text in wrong:
         sys.stderr.write(f"{text}\n")

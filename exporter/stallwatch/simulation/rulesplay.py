@@ -1,5 +1,6 @@
 """When would the alert rules have fired in a scenario? The exposition, scraped in virtual time, through promtool."""
 
+import math
 import re
 import subprocess
 import tempfile
@@ -14,9 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import View
 from stallwatch.replay import Look
-from stallwatch.simulation.scenario import Scenario
+from stallwatch.simulation.plot import Scenario, WatcherEvent
 
 SCRAPE = 15.0
+FRESH = 5.0
+"""A scrape shows the last look before it, of at most this age."""
 LABELS = {"job": "stallwatch", "instance": "node:19847"}
 _EVALUATED = re.compile(r"time: (?P<time>[0-9hms]+),\n +exp: .*\n +got: (?P<got>.*)")
 _ALERT = re.compile(r'\{((?:\w+="(?:[^"\\]|\\.)*"(?:, )?)+)\}')
@@ -36,30 +39,32 @@ class AlertChange:
     labels: Mapping[str, str]
 
 
-def alert_changes(scenario: Scenario, looks: Iterable[Look], rules: Path) -> list[AlertChange]:
-    """Play the rules of a folder over the looks and return when each alert fires and resolves."""
-    series = scraped(scenario, looks, _wanted(rules))
+def alert_changes(scenario: Scenario | None, looks: Iterable[Look], rules: Path) -> list[AlertChange]:
+    """Play the rules of a folder over the looks (of a scenario, or a recording) and return when each alert changes."""
+    series = scraped(looks, _wanted(rules), scenario)
     firing: dict[float, list[dict[str, str]]] = evaluated(series, rules)
     return list(_changes(firing))
 
 
-def scraped(scenario: Scenario, looks: Iterable[Look], wanted: frozenset[str]) -> Series:
+def scraped(looks: Iterable[Look], wanted: frozenset[str], scenario: Scenario | None = None) -> Series:
     """Return the samples of each scrape as promtool wants them: `_` where there is none."""
     series: Series = {}
-    by_time = {look.t: look for look in looks if look.t % SCRAPE == 0}
-    count, last = int(scenario.seconds // SCRAPE) + 1, ""
-    for number in range(count):
-        t = number * SCRAPE
-        if not _holds(scenario, "frozen", t) and t in by_time:
-            last = _text(by_time[t])
-        answers = t in by_time or _holds(scenario, "frozen", t)
-        if not _holds(scenario, "scrape_gap", t):
+    numbered = ((math.ceil(look.t / SCRAPE), look) for look in looks)
+    by_scrape = {number: look for number, look in numbered if number * SCRAPE - look.t < FRESH}
+    end = max(by_scrape, default=0) if scenario is None else int(scenario.seconds // SCRAPE)
+    events, last = scenario.watcher if scenario else (), ""
+    for number in range(end + 1):
+        frozen = _holds(events, "frozen", number * SCRAPE)
+        if not frozen and number in by_scrape:
+            last = _text(by_scrape[number])
+        answers = number in by_scrape or frozen
+        if not _holds(events, "scrape_gap", number * SCRAPE):
             _append(series, {**(_samples(last, wanted) if answers else {}), _key("up", {}): str(int(answers))}, number)
-    return {key: [*values, *["_"] * (count - len(values))] for key, values in series.items()}
+    return {key: [*values, *["_"] * (end + 1 - len(values))] for key, values in series.items()}
 
 
-def _holds(scenario: Scenario, what: str, t: float) -> bool:
-    return any(event.what == what and event.at <= t < event.at + event.seconds for event in scenario.watcher)
+def _holds(events: Iterable[WatcherEvent], what: str, t: float) -> bool:
+    return any(event.what == what and event.at <= t < event.at + event.seconds for event in events)
 
 
 def _text(look: Look) -> str:

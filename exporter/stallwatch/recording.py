@@ -1,0 +1,74 @@
+"""What was seen, to be looked at again? Snapshots as JSON lines: one line for each look at the node."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.collectors.engine import EngineReading
+from stallwatch.collectors.gpu import GpuReading
+from stallwatch.collectors.health import HealthReading
+from stallwatch.collectors.log import LogReading
+from stallwatch.collectors.process import ProcessReading
+from stallwatch.collectors.socket import SocketReading
+from stallwatch.config import ConfigError
+from stallwatch.snapshot import Failure, Moment, Reading, Server, Snapshot
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One snapshot as it is written."""
+
+    moment: Moment
+    servers: tuple[Server, ...]
+    failures: tuple[Failure, ...] = ()
+    gpu: tuple[GpuReading, ...] = ()
+    process: tuple[ProcessReading, ...] = ()
+    log: tuple[LogReading, ...] = ()
+    socket: tuple[SocketReading, ...] = ()
+    health: tuple[HealthReading, ...] = ()
+    engine: tuple[EngineReading, ...] = ()
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """Return all readings."""
+        return (*self.gpu, *self.process, *self.log, *self.socket, *self.health, *self.engine)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def line_of(snapshot: Snapshot) -> bytes:
+    """Return a snapshot as one line, without what is worked out from it: who has gone, and who holds which GPU."""
+    line = _Line(
+        moment=snapshot.moment,
+        servers=tuple(replace(server, gpus=()) for server in snapshot.servers if server.processes),
+        failures=snapshot.failures,
+        gpu=snapshot.all(GpuReading),
+        process=snapshot.all(ProcessReading),
+        log=snapshot.all(LogReading),
+        socket=snapshot.all(SocketReading),
+        health=snapshot.all(HealthReading),
+        engine=snapshot.all(EngineReading),
+    )
+    return _encoder.encode(line) + b"\n"
+
+
+def read_recording(path: Path) -> Iterator[Snapshot]:
+    """Yield the snapshots of a file; raises ConfigError that names file and line. A last line cut short is left out."""
+    try:
+        with path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                if text.endswith(b"\n"):
+                    yield _snapshot(text, f"{path}: line {number}")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _snapshot(text: bytes, where: str) -> Snapshot:
+    try:
+        line = _decoder.decode(text)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{where}: is no snapshot: {error}") from None
+    return Snapshot(line.moment, line.servers, line.readings, line.failures)

@@ -1,0 +1,63 @@
+"""Recordings: what is written is read again, and judged as it was seen."""
+
+import io
+import json
+
+import pytest
+
+from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
+from stallwatch.config import ConfigError
+from stallwatch.recording import line_of, read_recording
+from stallwatch.simulation.replay import replay
+from stallwatch.snapshot import Failure
+
+
+def a_hang(path, seconds=700, step=5):
+    """Record a server that stopped loading at the start, and return the file."""
+    server = a_server(incarnation="1", ranks=1)
+    with path.open("wb") as file:
+        for now in map(float, range(0, seconds, step)):
+            readings = (gpus(now, count=1), processes(now), a_log(now, phase="loading_weights"), health(now, "refused"))
+            failure = Failure("engine", "refused", "", NAME)
+            file.write(line_of(a_snapshot(now, *readings, servers=(server,), failures=(failure,))))
+    return path
+
+
+def test_a_snapshot_is_read_as_it_was_written(tmp_path):
+    """Servers, readings and failures are the same; who holds which GPU is worked out anew."""
+    path = tmp_path / "r.jsonl"
+    snapshot = a_snapshot(5.0, gpus(5.0), processes(5.0), a_log(5.0), health(5.0), servers=(a_server(gpus=()),))
+    path.write_bytes(line_of(snapshot))
+    assert list(read_recording(path)) == [snapshot]
+
+
+def test_a_recording_is_judged(tmp_path):
+    """A start that hangs on record is called as it would have been live."""
+    out = io.StringIO()
+    assert replay(a_hang(tmp_path / "hang.jsonl"), as_json=True, out=out) == 0
+    said = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert said[-1]["verdict"] == "stalled"
+    assert said[-1]["signature"] == "cold_deadlock"
+    assert 295 <= said[-1]["t"] <= 305
+
+
+def test_a_line_cut_short_at_the_end_is_left_out(tmp_path):
+    """The recorder may have been killed in the middle of a line."""
+    path = a_hang(tmp_path / "cut.jsonl", seconds=10)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert len(list(read_recording(path))) == 1
+
+
+@pytest.mark.parametrize("text", [b"{}\n", b"nonsense\n", b'{"moment": 1}\n'])
+def test_what_is_no_recording_is_named(tmp_path, text):
+    """The error names file and line."""
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match=r"bad\.jsonl: line 1: is no snapshot"):
+        list(read_recording(path))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    """So does one that cannot be read."""
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        list(read_recording(tmp_path / "none.jsonl"))
