@@ -116,6 +116,14 @@ def test_a_refused_port_alone_says_not_ready():
     assert (past.ready, past.phase) == (False, "loaded")
 
 
+def test_a_phase_holds_while_the_log_cannot_be_read():
+    """A drain, or two nodes that meet, go on while their log is away for a while."""
+    past = history()
+    past.look(a_snapshot(0.0, a_log(0.0, phase="stopping")))
+    result = past.look(a_snapshot(9.0, health(9.0, "refused")))[NAME]
+    assert (result.phase, result.phase_since) == ("stopping", 0.0)
+
+
 def test_ready_lasts_until_this_life_ends():
     """A server that was ready and now refuses is not starting again; one that is started again is."""
     past = history()

@@ -67,12 +67,11 @@ def test_nothing_but_the_package_is_shipped(contents):
     assert package == {*expected, "stallwatch/py.typed"}
 
 
-def test_rules_and_runbooks_travel_in_the_wheel(contents):
+def test_rules_runbooks_and_scenarios_travel_in_the_wheel(contents):
     """They are those of the repository, byte for byte."""
-    alerts = [path for path in (ROOT / "alerts").rglob("*") if path.is_file()]
-    assert any(path.suffix == ".yml" for path in alerts)
-    assert any(path.suffix == ".md" for path in alerts)
-    expected = {f"{BUNDLE}{path.relative_to(ROOT)}": path.read_bytes() for path in alerts}
+    files = [path for folder in ("alerts", "scenarios") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".yml", ".md"}
+    expected = {f"{BUNDLE}{path.relative_to(ROOT)}": path.read_bytes() for path in files}
     assert {name: content for name, content in contents.items() if name.startswith(BUNDLE)} == expected
 
 

@@ -122,6 +122,15 @@ SERVING = {
     "it compiles": (serving(moved=ago(tokens=600, log=600, compile=5)), ("busy", "")),
     "paused on purpose": (serving(still=900, waiting="paused"), ("idle", "")),
     "tokens vanished a minute ago": (serving(moved=ago(log=9000), vanished=ago(tokens=61)), ("suspect", "")),
+    "tokens and log vanished, GPUs at rest since": (
+        serving(moved={}, vanished=ago(tokens=900, log=900), replicas=(), gpus=gpus(0.0, for_seconds=300)),
+        ("stalled", "cold_deadlock"),
+    ),
+    "tokens and log vanished, GPUs at work": (
+        serving(moved={}, vanished=ago(tokens=900, log=900), replicas=(), gpus=gpus(0.9, power=0.8)),
+        ("busy", ""),
+    ),
+    "all vanished": (serving(moved={}, vanished=ago(tokens=900, log=900), replicas=()), ("unknown", "")),
     "counters tick as requests end": (
         serving(moved=ago(log=9000), replicas=(replica(1, finished=100),)),
         ("suspect", ""),

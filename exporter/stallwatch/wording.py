@@ -45,8 +45,8 @@ def weights(past: Past) -> str:
     held, count = past.gpus.holding, len(past.server.gpus)
     if held.memory_max is None:
         return ""
-    low, high = (value / 1024**3 for value in (held.memory_min or 0, held.memory_max))
-    size = f"{high:.0f} GiB" if round(low) == round(high) else f"{low:.0f} to {high:.0f} GiB"
+    low, high = (f"{value / 1024**3:.0f}" for value in (held.memory_min or 0, held.memory_max))
+    size = f"{high} GiB" if low == high else f"{low} to {high} GiB"
     return f"{size} on each of {count} GPUs" if count > 1 else f"{size} on its GPU"
 
 
@@ -55,7 +55,7 @@ def gpus(past: Past) -> str:
     held = past.gpus.holding
     if held.utilization_min is None or held.utilization_max is None:
         return ""
-    low, high = round(100 * held.utilization_min), round(100 * held.utilization_max)
+    low, high = (f"{100 * value:.0f}" for value in (held.utilization_min, held.utilization_max))
     power = "" if past.gpus.power_ratio is None else f" at {past.gpus.power_ratio:.0%} of their power limit"
     return f"GPUs {high} %{power}" if low == high else f"GPUs {low} to {high} %{power}"
 

@@ -76,8 +76,9 @@ def _rest(past: Past) -> float | None:
     cleared = [] if past.cleared_at is None else [past.cleared_at]
     floor = max([min(past.demand_since.values()), *cleared, *_ticks(past), *stamps.values()])
     worker = past.server.launch.node_rank > 0  # its log tells of no batch
-    if not worker and (stamps.keys() & CARRIERS or (past.ready is None and past.moved)):
+    if not worker and (past.moved.keys() & CARRIERS or (past.ready is None and past.moved)):
         return floor
+    # Where tokens and log can both not be read (any more), the GPUs tell when work ended.
     if past.gpus.cold_since is not None and past.gpus.busy_at is not None:
         return max(floor, past.gpus.busy_at)
     known_low = past.gpus.hot_since is not None and past.gpus.power_ratio is not None

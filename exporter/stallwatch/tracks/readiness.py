@@ -27,18 +27,22 @@ class Readiness:
     ready: bool | None = None
     phase: str | None = None
     phase_since: float | None = None
+    said: str | None = None
+    said_since: float | None = None
 
     def look(
         self, now: float, log: Log | None, probes: tuple[Probe, ...], *, serves: bool, loaded: bool | None
     ) -> None:
         """Take in what the log, the probes and the token counters say."""
-        said = log.phase if log else None
+        if log:  # what it said last still holds while it cannot be read
+            self.said, self.said_since = log.phase, log.phase_since
+        said = self.said
         if not self.ready:
             if said in {"ready", "stopping"} or serves or any(probe.result == "ok" for probe in probes):
                 self.ready = True
             elif said or any(probe.result == "refused" for probe in probes):
                 self.ready = False
-        self._name_phase(now, said, log.phase_since if log else None, loaded=loaded)
+        self._name_phase(now, said, self.said_since, loaded=loaded)
 
     def _name_phase(self, now: float, phase: str | None, since: float | None, *, loaded: bool | None) -> None:
         if self.ready and phase != "stopping":
