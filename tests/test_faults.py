@@ -265,7 +265,6 @@ TOMBSTONE = (
     "stallwatch_server_not_ready_seconds_total",
     "stallwatch_server_processes",
     "stallwatch_server_expected_processes",
-    "stallwatch_server_gpu_info",
     "stallwatch_signal_success",
     "stallwatch_log_",  # its file is still there, and tells whether the end was meant
 )

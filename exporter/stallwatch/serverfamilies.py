@@ -44,7 +44,7 @@ def server_families(view: View) -> Iterable[Family]:
     yield from _phases(view, living)
     yield from _movement(view, living)
     yield from _lives(view)
-    yield from _gpus(view)
+    yield from _gpus(living)
     help_text = "Whether this signal of the server can be read: 1 yes, 0 no."
     yield _gauge("signal_success", help_text, ("server", "signal"), _signals(view))
 
@@ -183,11 +183,11 @@ def _owed(past: Past) -> dict[str, float]:
     }
 
 
-def _gpus(view: View) -> Iterable[Family]:
+def _gpus(pasts: Mapping[str, Past]) -> Iterable[Family]:
     places = (
-        ((server.name, str(place.index), place.uuid, place.rank), 1.0)
-        for server in view.snapshot.servers
-        for place in server.gpus
+        ((name, str(place.index), place.uuid, place.rank), 1.0)
+        for name, past in pasts.items()
+        for place in past.server.gpus
         if place.uuid
     )
     labels = ("server", "gpu", "uuid", "rank")
@@ -199,7 +199,7 @@ def _gpus(view: View) -> Iterable[Family]:
         ("gpu_memory_used_max_bytes", "Memory used on its fullest GPU.", "memory_max"),
         ("memory_loaded", "1 when a GPU of the server holds weights (3 GiB or 5 %), 0 when none does.", "loaded"),
     ):
-        values = ((server, getattr(past.gpus.holding, field)) for server, past in view.pasts.items())
+        values = ((server, getattr(past.gpus.holding, field)) for server, past in pasts.items())
         samples = (((server,), float(value)) for server, value in values if value is not None)
         yield _gauge(f"server_{name}", text, ("server",), samples)
 
