@@ -226,3 +226,26 @@ async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
         page = await page_of(pager, node.name)
         assert page["labels"]["alertname"] == "InferenceServerStalled"
         assert "verysecret" not in str(page) + scrape.text + node.exporter.log
+
+
+async def test_a_restart_of_the_exporter_does_not_make_a_hang_look_young(node, tmp_path):
+    """Another exporter goes on where the one before ended: what has not moved since then has not moved."""
+    kept = {"STATE__ENABLED": "true", "STATE__FILE": str(tmp_path / "memory.json")}
+    slow = {**FAST, "LIMITS__START_WITHOUT_MOVEMENT": "1h", "LIMITS__START_WITHOUT_MOVEMENT_PARTIAL": "1h", **kept}
+    signals = ("gpu_memory", "io", "faults", "compile")
+
+    def ages(scrape):
+        names = {"server": node.name}
+        return [scrape.age("server_last_movement_timestamp_seconds", signal=signal, **names) for signal in signals]
+
+    def still_for(seconds):
+        return lambda scrape: all((age or 0) >= seconds for age in ages(scrape))
+
+    environ = node.exporter._environ
+    async with ExporterProcess(environ, **slow) as first:
+        await node.start()
+        await node.load()
+        await first.until(still_for(4))
+    async with ExporterProcess(environ, **slow) as second:
+        scrape = await second.until(lambda scrape: None not in ages(scrape))
+        assert min(ages(scrape)) >= 4

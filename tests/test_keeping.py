@@ -68,3 +68,20 @@ async def test_the_file_is_plain_json(tmp_path):
     path = tmp_path / "memory.json"
     await written(Keeper(path))
     assert json.loads(path.read_text()) == {"at": 100.0}
+
+
+async def test_at_the_end_it_is_written_once_more(tmp_path):
+    """What was seen since the last time is not lost when the exporter is told to end."""
+    path = tmp_path / "memory.json"
+    keeper = Keeper(path, every=1000.0)
+    await written(keeper, now=100.0)
+    await keeper.close(101.0, lambda at: {"at": at})
+    assert Keeper(path).load() == {"at": 101.0}
+
+
+async def test_a_stuck_disk_does_not_hold_up_the_end(tmp_path):
+    """A write that does not come back is left behind."""
+    keeper = Keeper(tmp_path / "memory.json")
+    keeper._writing = asyncio.get_running_loop().create_future()
+    await keeper.close(101.0, lambda at: {"at": at}, within=0.01)
+    assert not keeper._writing.done()

@@ -52,6 +52,13 @@ class Keeper:
         text = json.dumps(remember(now))
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, self._path, text))
 
+    async def close(self, now: float, remember: Callable[[float], Any], within: float = 0.3) -> None:
+        """Write what is remembered at the end, unless the disk takes longer than a moment."""
+        self._due = now
+        self.keep(now, remember)
+        if self._writing:
+            await asyncio.wait({self._writing}, timeout=within)
+
     def _write(self, path: Path, text: str) -> None:
         try:
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)

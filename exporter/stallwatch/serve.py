@@ -114,6 +114,7 @@ async def exporting(
         keeper = Keeper(_kept_in(config))
         monitor.recall(keeper.load())
         monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
+        stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, monitor.remember))
         app = application(config.web, exposition, lambda: monitor.view, reloader.request)
         await _listen(stack, app, config.web.listen_address)
         reloader.start()
