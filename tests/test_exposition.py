@@ -15,6 +15,7 @@ from stallwatch.history import History
 from stallwatch.lanes import LaneState
 from stallwatch.monitor import View
 from stallwatch.snapshot import Failure, Family
+from stallwatch.verdict import judge
 from stallwatch.workers import WorkerState
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -28,9 +29,9 @@ def a_view(now=100.0, *, servers=None, readings=None, lanes=None):
     lane = LaneState("gpu", "", True, 0.01, now, (("nvml_error", 2),))
     rest = tuple(replace(lane, collector=name, failures=()) for name in ("process", "log", "health", "discovery"))
     pasts = History(lambda _name: Limits()).look(snapshot)
-    return View(
-        snapshot, pasts, lanes or (lane, *rest), (WorkerState("host", True, 1, 0), WorkerState("trial", False, 0, 1))
-    )
+    workers = (WorkerState("host", True, 1, 0), WorkerState("trial", False, 0, 1))
+    verdicts = {name: judge(past, snapshot.moment) for name, past in pasts.items()}
+    return View(snapshot, pasts, lanes or (lane, *rest), workers, verdicts)
 
 
 def samples(view, accept="text/plain"):
@@ -226,3 +227,16 @@ def test_what_one_group_cannot_say_does_not_silence_the_others(caplog):
     assert b"stallwatch_server_verdict{" not in page
     exposition.publish(replace(broken, pasts={NAME: None}))
     assert caplog.text.count("cannot be published") == 1
+
+
+def test_one_verdict_holds():
+    """The verdict is one of a closed set, and of the signatures at most one holds."""
+    found = {
+        dict(labels)["verdict"]: v
+        for (name, labels), v in samples(a_view()).items()
+        if name == "stallwatch_server_verdict"
+    }
+    assert found.pop("idle") == 1.0
+    assert set(found.values()) == {0.0}
+    assert value(a_view(), "server_idle", server=NAME) == 1.0
+    assert value(a_view(), "server_signature", server=NAME, signature="cold_deadlock") == 0.0

@@ -66,14 +66,15 @@ async def test_the_path_of_the_metrics_is_configured(serve):
     assert 'href="/stats"' in await (await client.get("/")).text()
 
 
-async def test_the_page_says_one_line_per_server(serve):
-    """A person sees each server with its phase, and what cannot be read."""
+async def test_the_page_says_how_each_server_is(serve):
+    """A person sees the verdict on each server with its reason, and what cannot be read."""
     view = a_view()
     view = replace(
         view, snapshot=replace(view.snapshot, failures=(Failure("log", "terminal", "writes to a terminal", "a"),))
     )
     text = await (await (await serve(view)).get("/")).text()
-    assert "sglang:30000: ready, up to 76 GiB on each of 8 GPUs" in text
+    assert "sglang:30000: idle for " in text
+    assert "its scheduler answers" in text or "no request" in text
     assert "a: log: terminal (writes to a terminal)" in text
 
 

@@ -1,4 +1,4 @@
-"""What does a person see? The page at `/`: links, one line per server, and what cannot be read."""
+"""What does a person see? The page at `/`: links, the verdict on each server, and what cannot be read."""
 
 from html import escape
 
@@ -6,12 +6,15 @@ from stallwatch import __version__
 from stallwatch.monitor import View
 from stallwatch.past import Past
 from stallwatch.snapshot import Moment, Server
+from stallwatch.verdict import Verdict
+from stallwatch.wording import duration
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="refresh" content="5"><title>Stallwatch</title></head><body>
 <h1>Stallwatch {version}</h1>
-<p><a href="{metrics}">metrics</a> · <a href="/-/healthy">healthy</a> · <a href="/-/ready">ready</a></p>
+<p><a href="{metrics}">metrics</a> · <a href="/api/v1/status">status</a> · <a href="/-/healthy">healthy</a> ·
+<a href="/-/ready">ready</a></p>
 <h2>Servers</h2>
 {servers}
 <h2>What cannot be read</h2>
@@ -23,7 +26,7 @@ PAGE = """<!doctype html>
 def page(view: View, telemetry_path: str) -> str:
     """Return the status page as HTML; everything that a watched process names is escaped."""
     snapshot = view.snapshot
-    lines = [sentence(server, view.pasts[server.name], snapshot.moment) for server in snapshot.servers]
+    lines = [told(name, verdict, snapshot.moment) for name, verdict in view.verdicts.items()]
     failures = [
         f"{failure.server or 'this node'}: {failure.collector}: {failure.reason} ({failure.detail})"
         for failure in snapshot.failures
@@ -34,6 +37,12 @@ def page(view: View, telemetry_path: str) -> str:
         servers=_list(lines) or "<p>No inference server is seen on this node.</p>",
         failures=_list(failures) or "<p>Everything can be read.</p>",
     )
+
+
+def told(name: str, verdict: Verdict, moment: Moment) -> str:
+    """Return one line on a server: its verdict, since when, and why."""
+    word = f"{verdict.state} ({verdict.signature})" if verdict.signature else verdict.state
+    return f"{name}: {word} for {duration(moment.unix - verdict.since)}: {verdict.reason}"
 
 
 def sentence(server: Server, past: Past, moment: Moment) -> str:
@@ -50,14 +59,6 @@ def sentence(server: Server, past: Past, moment: Moment) -> str:
     for reason, since in past.demand_since.items():
         parts.append(f"{reason.replace('_', ' ')} for {duration(moment.monotonic - since)}")
     return f"{server.name}: {', '.join(parts)}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as a person says them: 42 s, 12 min, 3 h 5 min."""
-    if seconds < 120:
-        return f"{max(0, seconds):.0f} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _list(lines: list[str]) -> str:

@@ -25,14 +25,14 @@ class Keeper:
 
     def __init__(self, folder):
         self.tree, self.root = ProcTree(folder), folder / "container"
-        (self.root / "work").mkdir(parents=True)
+        (self.root / "srv").mkdir(parents=True)
         self.notes = []
         self.keeper = FactsKeeper(lambda _procfs, _pid: None)
 
     def of(self, *flags, skip=(), environ=(), title=None):
         """Read the facts of a launcher with these flags."""
         argv = (*MODULE, *flags)
-        self.tree.add(7, *argv, environ=environ, root=self.root, cwd=self.root / "work")
+        self.tree.add(7, *argv, environ=environ, root=self.root, cwd=self.root / "srv")
         launcher = entry(argv)
         group = Group(("launcher", 7, 100), "sglang", launcher, launcher, {7: (launcher, launcher.kind.identity)})
         procfs = Procfs(str(self.tree.root), self.notes.append, frozenset(skip))
@@ -45,20 +45,20 @@ def keeper(tmp_path):
     return Keeper(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["c.yaml", "/work/c.yaml", "../work/c.yaml", "link.yaml"])
+@pytest.mark.parametrize("path", ["c.yaml", "/srv/c.yaml", "../srv/c.yaml", "link.yaml"])
 def test_a_configuration_file_is_found_where_the_process_sees_it(keeper, path):
     """From its working directory, inside its root."""
-    (keeper.root / "work" / "c.yaml").write_text("tp-size: 4\nport: 31000\n")
-    (keeper.root / "work" / "link.yaml").symlink_to("/work/c.yaml")
+    (keeper.root / "srv" / "c.yaml").write_text("tp-size: 4\nport: 31000\n")
+    (keeper.root / "srv" / "link.yaml").symlink_to("/srv/c.yaml")
     facts, failures = keeper.of("--config", path)
     assert (facts.launch, facts.expected, failures) == (Launch(port=31000, tp_size=4), 4, [])
 
 
 def test_a_configuration_file_is_read_once(keeper):
     """It says how the server was started."""
-    (keeper.root / "work" / "c.yaml").write_text("tp-size: 4\n")
+    (keeper.root / "srv" / "c.yaml").write_text("tp-size: 4\n")
     keeper.of("--config", "c.yaml")
-    (keeper.root / "work" / "c.yaml").unlink()
+    (keeper.root / "srv" / "c.yaml").unlink()
     assert keeper.of("--config", "c.yaml")[0].launch.tp_size == 4
 
 
@@ -80,7 +80,7 @@ def test_a_configuration_file_that_cannot_be_read_leaves_the_flags_and_is_told(k
     """Links that lead out, pipes, what is too large or no YAML; nothing of its text or path is quoted."""
     outside = keeper.root.parent / "outside.yaml"
     outside.write_text("port: 1\n")
-    make(keeper.root / "work" / "sk-path.yaml", outside)
+    make(keeper.root / "srv" / "sk-path.yaml", outside)
     facts, [failure] = keeper.of("--config", "sk-path.yaml", "--tp", "2")
     assert facts.launch == Launch(port=30000, tp_size=2)
     assert (failure.collector, failure.reason) == ("discovery", "config_unreadable")
@@ -91,19 +91,19 @@ def test_a_configuration_file_that_cannot_be_read_leaves_the_flags_and_is_told(k
 def test_a_configuration_file_that_could_not_be_read_is_tried_again(keeper):
     """It may only be late."""
     keeper.of("--config", "c.yaml")
-    (keeper.root / "work" / "c.yaml").write_text("tp-size: 4\n")
+    (keeper.root / "srv" / "c.yaml").write_text("tp-size: 4\n")
     facts, failures = keeper.of("--config", "c.yaml")
     assert (facts.launch.tp_size, failures) == (4, [])
 
 
 def test_a_configuration_file_that_hung_is_left_alone(keeper):
     """The note before it names it."""
-    (keeper.root / "work" / "c.yaml").write_text("tp-size: 4\n")
-    keeper.of("--config", "/work/c.yaml")
+    (keeper.root / "srv" / "c.yaml").write_text("tp-size: 4\n")
+    keeper.of("--config", "/srv/c.yaml")
     note = next(note for note in keeper.notes if note.endswith("c.yaml"))
     fresh = FactsKeeper(lambda _procfs, _pid: None)
     keeper.keeper = fresh
-    facts, [failure] = keeper.of("--config", "/work/c.yaml", skip=[note])
+    facts, [failure] = keeper.of("--config", "/srv/c.yaml", skip=[note])
     assert (facts.launch.tp_size, failure.reason) == (1, "quarantined")
 
 

@@ -7,11 +7,11 @@ process can make us call somewhere else. While nobody listens, loopback shows th
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stallwatch.node.owners import Owners
 from stallwatch.node.procfs import Listener, Procfs
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (compared with what others bind to)
 _NAMES = {"localhost": "127.0.0.1", "": "127.0.0.1"}
-_MOST_REMEMBERED = 4096
 _MOST_PROCESSES = 64
 
 
@@ -28,8 +28,7 @@ class Addresses:
     """Finds the addresses of servers, and remembers whose socket is whose."""
 
     def __init__(self) -> None:
-        self._owners: dict[int, tuple[int, int]] = {}
-        self._strangers: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._owners = Owners()
 
     def find(self, procfs: Procfs, pids: Sequence[int], host: str, port: int | None) -> Address:
         """Return where to probe a server that consists of these processes and was told to listen there."""
@@ -40,7 +39,7 @@ class Addresses:
             if not pids or not _shares_our_network(procfs, pids[0]):
                 return Address(absence="other_network_namespace: it runs in another network namespace")
             listeners = [listener for listener in procfs.listeners(pids[0]) if listener.port == port]
-            own = [listener for listener in listeners if self._owns(procfs, pids, listener.inode)]
+            own = [listener for listener in listeners if self._owners.owns(procfs, pids, listener.inode)]
         except PermissionError:
             return Address(absence="permission_denied: we may not see whether it listens on its port")
         if own:
@@ -50,31 +49,10 @@ class Addresses:
     def port_of(self, procfs: Procfs, pid: int) -> int | None:
         """Return the port that a process listens on, where it listens on one and no more."""
         try:
-            ports = {one.port for one in procfs.listeners(pid) if self._owns(procfs, (pid,), one.inode)}
+            ports = {one.port for one in procfs.listeners(pid) if self._owners.owns(procfs, (pid,), one.inode)}
         except PermissionError:
             return None
         return ports.pop() if len(ports) == 1 else None
-
-    def _owns(self, procfs: Procfs, pids: Sequence[int], inode: int) -> bool:
-        link = f"socket:[{inode}]"
-        pid, descriptor = self._owners.get(inode, (0, 0))
-        if pid in pids and procfs.link(pid, f"fd/{descriptor}") == link:
-            return True
-        if self._strangers.get((inode, pids[0])) == tuple(pids):
-            return False
-        if len(self._owners) + len(self._strangers) > _MOST_REMEMBERED:
-            self._owners.clear()
-            self._strangers.clear()
-        for pid, descriptor in _descriptors(procfs, pids):
-            if procfs.link(pid, f"fd/{descriptor}") == link:
-                self._owners[inode] = (pid, descriptor)
-                return True
-        self._strangers[inode, pids[0]] = tuple(pids)
-        return False
-
-
-def _descriptors(procfs: Procfs, pids: Iterable[int]) -> Iterable[tuple[int, int]]:
-    return ((pid, descriptor) for pid in pids for descriptor in procfs.fds(pid))
 
 
 def _shares_our_network(procfs: Procfs, pid: int) -> bool:

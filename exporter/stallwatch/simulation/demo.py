@@ -37,7 +37,8 @@ from stallwatch.simulation.played import PlayedGpus, PlayedServer
 from stallwatch.simulation.scenario import load_scenario
 from stallwatch.simulation.telling import INDENT, say, write
 from stallwatch.snapshot import Server
-from stallwatch.status import duration, sentence
+from stallwatch.status import sentence
+from stallwatch.wording import duration
 
 RANKS = tuple(f"sglang::scheduler_TP{rank}" for rank in range(8))
 SHARDS = 12
