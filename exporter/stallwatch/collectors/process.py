@@ -15,13 +15,12 @@ from typing import Any
 import psutil
 
 from stallwatch.node.procfs import TICKS_PER_SECOND, read_file
+from stallwatch.node.usage import Identity, Stat, Total, cpu_of, faults_of
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "process"
 STATES = ("R", "S", "D", "Z", "T", "t", "X", "I")
 MISSING_RIGHT = "reading io and fd of another user's processes needs root and CAP_SYS_PTRACE"
-
-_Id = tuple[int, int]  # pid and start in ticks: pids are used again
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,57 +73,13 @@ class ProcessReading(Reading):
     trees: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    at: float
-    id: _Id
-    parent: int
-    state: str
-    cpu: int  # ticks
-    reaped_cpu: int
-    minor_faults: int
-    major_faults: int
-    reaped_faults: int
-
-    @classmethod
-    def parse(cls, text: bytes, at: float) -> "_Stat":
-        pid, _, rest = text.partition(b" ")
-        part = rest.rpartition(b")")[2].split()  # a process may have spaces and brackets in its name
-        state, parent = part[0].decode(), int(part[1])
-        minor, minor_reaped, major, major_reaped, user, system, user_reaped, system_reaped = map(int, part[7:15])
-        ours, reaped = user + system, user_reaped + system_reaped
-        identity = (int(pid), int(part[19]))
-        return cls(at, identity, parent, state, ours, reaped, minor, major, minor_reaped + major_reaped)
-
-
-@dataclass(slots=True)
-class _Total:
-    """A sum over the processes of a tree that does not fall when one ends, nor count twice what its parent inherits."""
-
-    value: int = 0
-    _last: dict[_Id, tuple[int, int]] = field(default_factory=dict)
-
-    def add(self, stats: Iterable[_Stat], value_of: Callable[[_Stat], int | None]) -> int:
-        now: dict[_Id, tuple[int, int]] = {}
-        for stat in stats:
-            value, (_, before) = value_of(stat), self._last.get(stat.id, (0, 0))
-            now[stat.id] = (stat.parent, before if value is None else value)
-        alive = {pid for pid, _ in now}
-        gained = sum(value - self._last.get(key, (0, 0))[1] for key, (_, value) in now.items())
-        ended = (self._last[key] for key in self._last.keys() - now.keys())
-        inherited = sum(value for parent, value in ended if parent in alive)
-        self.value += max(0, gained - inherited)
-        self._last = now
-        return self.value
-
-
 @dataclass(slots=True)
 class _Memory:
     """What one look leaves for the next."""
 
-    stats: dict[int, _Stat] = field(default_factory=dict)
-    handles: dict[_Id, psutil.Process] = field(default_factory=dict)
-    totals: dict[tuple[Any, ...], _Total] = field(default_factory=dict)
+    stats: dict[int, Stat] = field(default_factory=dict)
+    handles: dict[Identity, psutil.Process] = field(default_factory=dict)
+    totals: dict[tuple[Any, ...], Total] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -158,17 +113,17 @@ class _Look:
         stat = self._stat(server, entry["pid"])
         return stat is not None and stat.id[1] == entry["start_ticks"]
 
-    def _stat(self, server: str, pid: int) -> _Stat | None:
+    def _stat(self, server: str, pid: int) -> Stat | None:
         if pid not in self.after.stats and (stat := self._read_stat(server, pid)):
             self.after.stats[pid] = stat
         return self.after.stats.get(pid)
 
-    def _read_stat(self, server: str, pid: int) -> _Stat | None:
+    def _read_stat(self, server: str, pid: int) -> Stat | None:
         if f"pid {pid}" in self.skip:
             self._fail("quarantined", f"pid {pid}", server)
             return self.before.stats.get(pid)  # so that its part of the totals stands still
         text = self._read(server, pid, "stat")
-        return _Stat.parse(text, self.clock()) if text else None
+        return Stat.parse(text, self.clock()) if text else None
 
     def _read(self, server: str, pid: int, file: str) -> bytes:
         """Return what the file holds, nothing where the process has gone or may not be read."""
@@ -195,18 +150,18 @@ class _Look:
             self.ios[pid] = {name: int(value) for name, value in pairs}
         return self.ios[pid]
 
-    def _members(self, roots: set[int], pids: Iterable[int]) -> list[_Stat]:
+    def _members(self, roots: set[int], pids: Iterable[int]) -> list[Stat]:
         """Return who is there and still belongs to the tree: the pid of one that ended may be a stranger's now."""
         group = roots | set(pids)
         stats = (self.after.stats.get(pid) for pid in group)
         return [stat for stat in stats if stat and (stat.id[0] in roots or stat.parent in group)]
 
-    def _total(self, key: tuple[Any, ...]) -> _Total:
-        return self.after.totals.setdefault(key, self.before.totals.get(key) or _Total())
+    def _total(self, key: tuple[Any, ...]) -> Total:
+        return self.after.totals.setdefault(key, self.before.totals.get(key) or Total())
 
     def _sample(self, server: str, entry: dict[str, Any]) -> ProcessSample | None:
         pid, stat = entry["pid"], self.after.stats[entry["pid"]]
-        tree_cpu = self._total((server, "cpu", stat.id)).add(self._members({pid}, entry["tree"]), _cpu)
+        tree_cpu = self._total((server, "cpu", stat.id)).add(self._members({pid}, entry["tree"]), cpu_of)
         facts = None if f"pid {pid}" in self.skip else self._facts(server, stat)
         if facts is None:
             return None
@@ -234,7 +189,7 @@ class _Look:
             **facts,
         )
 
-    def _facts(self, server: str, stat: _Stat) -> dict[str, Any] | None:
+    def _facts(self, server: str, stat: Stat) -> dict[str, Any] | None:
         """Return what psutil reads, None where the process has gone meanwhile."""
         pid = stat.id[0]
         self.note(f"pid {pid}")
@@ -265,7 +220,7 @@ class _Look:
             self.denied = True
             return None
 
-    def _cpu_ratio(self, stat: _Stat) -> float | None:
+    def _cpu_ratio(self, stat: Stat) -> float | None:
         before = self.before.stats.get(stat.id[0])
         if before is None or before.id != stat.id or before.at >= stat.at:
             return None
@@ -287,19 +242,11 @@ class _Look:
             transferred("rchar"),
             transferred("read_bytes"),
             transferred("write_bytes"),
-            self._total((server, "faults")).add(members, _faults),
+            self._total((server, "faults")).add(members, faults_of),
             sum(file_bytes) if file_bytes else None,
-            self._total((server, "compilers")).add(compilers, _cpu) / TICKS_PER_SECOND,
+            self._total((server, "compilers")).add(compilers, cpu_of) / TICKS_PER_SECOND,
             sum(stat.state != "Z" for stat in compilers),
         )
-
-
-def _cpu(stat: _Stat) -> int:
-    return stat.cpu + stat.reaped_cpu
-
-
-def _faults(stat: _Stat) -> int:
-    return stat.minor_faults + stat.major_faults + stat.reaped_faults
 
 
 def reader(
