@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pasts import HOUR, NOW, UNIX, a_past, ago, gpus, moment, probe, ranks, replica, serving, starting
 from readings import a_server
+from stallwatch import wording
 from stallwatch.past import Ending, GpusPast, Past, RankPast, ReplicaPast
 from stallwatch.placement import Holding
 from stallwatch.snapshot import PHASES, Launch, Moment
@@ -369,3 +370,9 @@ def test_the_judge_never_fails(past):
 def test_an_hour_is_said_as_hours():
     """Durations are said as a person says them."""
     assert "for 3 h 0 min" in judge(serving(still=3 * HOUR, owed={"running": 3 * HOUR}), moment()).reason
+
+
+def test_an_answer_of_long_ago_is_told_with_its_age():
+    """While another probe is out, the last answer is not told as if it were of now."""
+    assert wording.probes(serving(probes=(probe(age=25.0),)), NOW) == "/health answers (25 s ago)"
+    assert wording.probes(serving(probes=(probe(age=5.0),)), NOW) == "/health answers"

@@ -51,7 +51,7 @@ def _ranks(past: Past, moment: Moment) -> list[dict[str, Any]]:
             "rank": rank.rank,
             "state": rank.state,
             "cpu_cores": None if rank.cpu is None else round(rank.cpu, 3),
-            "phase": rank.phase,
+            "phase": "ready" if past.phase == "ready" and rank.phase else rank.phase,  # no rank logs that it is ready
             "missing_since": _unix(moment, rank.missing_since),
             "stopped_since": _unix(moment, rank.stopped_since),
         }

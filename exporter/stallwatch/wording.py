@@ -8,6 +8,7 @@ from stallwatch.snapshot import PHASES
 
 ASLEEP_CORES = 0.05
 SPINNING_CORES = 0.5
+STALE_PROBE = 20.0
 LONGEST = 1e9
 
 
@@ -36,7 +37,7 @@ def moving(signals: Iterable[str]) -> str:
 
 def seen(past: Past, now: float) -> str:
     """Return what is seen of a server that does not move: GPUs, schedulers, log, port, the rank that lags."""
-    parts = (gpus(past), schedulers(past), log(past, now), queue(past), probes(past), lagging(past))
+    parts = (gpus(past), schedulers(past), log(past, now), queue(past), probes(past, now), lagging(past))
     return joined(parts) or "no signal says more"
 
 
@@ -91,9 +92,13 @@ def queue(past: Past) -> str:
     return f"requests: {sum(running):.0f} running, {sum(queued):.0f} waiting"
 
 
-def probes(past: Past) -> str:
-    """Return what the health endpoints answer."""
-    return joined(_probe(probe, past.server.launch.port) for probe in past.probes)
+def probes(past: Past, now: float) -> str:
+    """Return what the health endpoints answered last; how long ago, where another probe may be out since."""
+    return joined(_probe(probe, past.server.launch.port) + _ago(now - probe.at) for probe in past.probes)
+
+
+def _ago(seconds: float) -> str:
+    return f" ({duration(seconds)} ago)" if seconds >= STALE_PROBE else ""
 
 
 def _probe(probe: Probe, port: int | None) -> str:

@@ -34,13 +34,13 @@ def gone(past: Past, now: float) -> Ruling | None:
     return Ruling("dead", since, f"All its processes went {ago} ago without an orderly end.", "crashed")
 
 
-def absent(past: Past, _now: float) -> Ruling | None:
+def absent(past: Past, now: float) -> Ruling | None:
     """Rule on a server that is only configured: with neither processes nor an answer nor a phase it is not there."""
     if past.server.processes or past.ranks or past.phase not in {None, "launch", "stopping"}:
         return None
     if any(probe.result != "refused" for probe in past.probes):
         return None
-    port = wording.probes(past) or "nothing answers for it"
+    port = wording.probes(past, now) or "nothing answers for it"
     return Ruling("unknown", past.first_seen, f"No process of it is seen, and {port}.")
 
 

@@ -120,7 +120,7 @@ def _moves(past: Past, now: float) -> Ruling:
     if past.failing and moving:
         text = f"{wording.moving(moving)}, but {wording.joined(past.failing)} fails again and again: "
         since = past.demand_since.get("probe_failing", since)
-        return Ruling("slow", since, f"{text}{wording.probes(past)}.")
+        return Ruling("slow", since, f"{text}{wording.probes(past, now)}.")
     doubt = "its scheduler answers" if answered(past) else "not for long enough to be suspect"
     return Ruling("busy", since, f"{_owes(past, now)}; {wording.moving(moving) or doubt}.")
 
