@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from readings import GIB, NAME, a_log, a_sample, a_server, a_snapshot, gpus, health, moment, processes
+from stallwatch.collectors.gpu import GpuProcess
+from stallwatch.collectors.log import LogReading
 from stallwatch.config import Limits
 from stallwatch.history import History, limits_in_force
 from stallwatch.snapshot import Failure, Launch
@@ -271,3 +273,52 @@ def test_a_memory_that_is_none_changes_nothing(garbage):
     past = history()
     past.recall(garbage, 10.0)
     assert past.look(a_snapshot(10.0, processes(10.0)))[NAME].moved["faults"] == 10.0
+
+
+@pytest.mark.parametrize(("result", "status"), [("unauthorized", 401), ("http_error", 404), ("tls_error", None)])
+def test_without_a_log_a_server_that_refuses_only_us_is_up(result, status):
+    """A port that refused while it loaded and now asks for a key, or knows no such path, is a server that started."""
+    past = history()
+    assert past.look(a_snapshot(0.0, health(0.0, "refused")))[NAME].ready is False
+    assert past.look(a_snapshot(60.0, health(60.0, result, status=status)))[NAME].ready is True
+
+
+@pytest.mark.parametrize(("phase", "progress", "ready"), [("warming_up", None, None), ("capturing_graphs", 0.5, False)])
+def test_a_log_that_ends_with_the_start_says_no_more_of_an_engine_without_a_port(phase, progress, ready):
+    """An engine inside a program writes no line when it is ready, so its last start line is no start that hangs."""
+    server = a_server(address=None, launch=Launch(port=None))
+    reading = a_log(0.0, phase=phase)
+    reading = LogReading(0.0, (replace(reading.logs[0], progress=progress),))
+    assert history().look(a_snapshot(0.0, reading, servers=(server,)))[NAME].ready is ready
+
+
+def test_a_process_under_another_name_has_not_gone():
+    """A label that gains the pid because another one of the title came is the same process."""
+    past, server = history(), a_server(ranks=1)
+    past.look(a_snapshot(0.0, processes(0.0), servers=(server,)))
+    renamed = replace(server.processes[1], name="scheduler_TP0#101")
+    other = replace(server, processes=(server.processes[0], renamed))
+    sample = replace(processes(1.0).processes[0], process="scheduler_TP0#101")
+    reading = replace(processes(1.0), processes=(sample,))
+    ranks = past.look(a_snapshot(1.0, reading, servers=(other,)))[NAME].ranks
+    assert [(rank.process, rank.missing_since) for rank in ranks] == [("scheduler_TP0#101", None)]
+
+
+def test_a_neighbour_on_the_gpu_does_not_move_a_server():
+    """What another process takes and gives back on a shared GPU is no movement of a start that hangs."""
+    past = history()
+    for now in range(0, 60, 5):
+        used = (76 + now % 10) * GIB
+        reading = gpus(float(now), memory=used)
+        own = tuple(replace(gpu, processes=(GpuProcess(101 + gpu.index, 70 * GIB),)) for gpu in reading.gpus)
+        moved = past.look(a_snapshot(float(now), replace(reading, gpus=own)))[NAME].moved["gpu_memory"]
+    assert moved == 0.0
+
+
+def test_a_restart_of_the_exporter_does_not_forget_that_the_scheduler_answered():
+    """A gauge that sticks is no hang in the seconds until the first probe of the new exporter is in."""
+    first = history()
+    first.look(a_snapshot(0.0, health(0.0)))
+    second = history()
+    second.recall(first.remember(10.0), 11.0)
+    assert second.look(a_snapshot(12.0))[NAME].cleared_at == 0.0

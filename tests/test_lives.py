@@ -51,14 +51,29 @@ def test_a_new_life_takes_over_and_is_counted():
     assert (server.incarnation, ending.gone_since, ending.restarts) == ("life 2", None, 1)
 
 
+def starts(lives, now, number):
+    """Have a life begin and be seen not to be ready, and return how its starts went so far."""
+    at(lives, now, life(number))
+    return at(lives, now + 1, life(number), ready=False)[1]
+
+
 def test_three_starts_in_half_an_hour_without_getting_ready_are_a_loop():
     """Two are none, and it is over once a life gets ready, or when the starts are long ago."""
     lives = Lives()
     for number in range(3):
-        assert not at(lives, 100.0 * number, life(number))[1].crash_looping or number == 2
+        assert starts(lives, 100.0 * number, number).crash_looping == (number == 2)
         at(lives, 100.0 * number + 50)
-    assert at(lives, 300.0, life(3))[1].crash_looping
-    assert not at(lives, 301.0, life(3), ready=True)[1].crash_looping
+    assert starts(lives, 300.0, 3).crash_looping
+    assert not at(lives, 302.0, life(3), ready=True)[1].crash_looping
+
+
+def test_starts_of_which_nobody_knows_whether_they_got_ready_are_no_loop():
+    """A server whose readiness cannot be told may be deployed as often as anybody likes."""
+    lives = Lives()
+    for number in range(5):
+        at(lives, 100.0 * number, life(number))
+        ending = at(lives, 100.0 * number + 1, life(number))[1]
+    assert (ending.restarts, ending.crash_looping) == (4, False)
 
 
 def test_starts_that_were_ready_are_no_loop():
@@ -74,9 +89,28 @@ def test_starts_that_were_ready_are_no_loop():
 def test_that_the_life_before_was_ready_does_not_make_this_one_so():
     """What is told of the look before was of another life."""
     lives = Lives()
-    for number in range(4):
-        ending = at(lives, 100.0 * number, life(number), ready=number == 1)[1]
+    at(lives, 0.0, life(0), ready=True)
+    for number in range(1, 4):
+        at(lives, 100.0 * number, life(number), ready=True)
+        ending = at(lives, 100.0 * number + 1, life(number), ready=False)[1]
     assert ending.crash_looping
+
+
+def test_a_server_under_another_name_has_not_crashed():
+    """As long as one of its processes runs somewhere in the list there is no tombstone of its old name."""
+    lives, server = Lives(), life(1)
+    at(lives, 0.0, server)
+    shown, endings = lives.look((replace(server, name="sglang:30000@abc"),), {}, 5.0)
+    assert [one.name for one in shown] == ["sglang:30000@abc"]
+    assert NAME not in endings
+
+
+def test_an_engine_inside_a_program_that_ends_is_not_said_to_have_crashed():
+    """Its log says nothing of an end, however orderly that was."""
+    lives, server = Lives(), life(1)
+    inside = replace(server, processes=tuple(one for one in server.processes if one.role != "launcher"))
+    at(lives, 0.0, inside, stopping=False)
+    assert at(lives, 5.0, stopping=False)[1].orderly is None
 
 
 def test_the_time_not_ready_adds_up_over_lives():

@@ -92,3 +92,29 @@ def test_a_configured_server_begins_to_live_when_its_processes_are_seen():
     unseen = [lives.of((), (entry,))[0].incarnation for _ in range(2)]
     assert unseen == ["unseen", "unseen"]
     assert lives.of((a_server(),), (entry,))[0].incarnation == "100.1"
+
+
+def pod(pid, name):
+    """Return a server of one process under the name that discovery gives it."""
+    server = a_server(name=name, ranks=1)
+    return replace(server, processes=(replace(server.processes[1], pid=pid),))
+
+
+def test_a_name_sticks_to_its_server_when_another_one_comes_to_the_same_port():
+    """Discovery tells two servers on one port apart by their containers; the one that was there keeps its name."""
+    names = Roster()
+
+    def seen(*pods):
+        return [server.name for server in names.of([pod(*one) for one in pods], ())]
+
+    assert seen((1, "vllm:8000")) == ["vllm:8000"]
+    assert seen((1, "vllm:8000@aaa"), (2, "vllm:8000@bbb")) == ["vllm:8000", "vllm:8000@bbb"]
+    assert seen((2, "vllm:8000")) == ["vllm:8000@bbb"]
+    assert seen((3, "vllm:8000")) == ["vllm:8000"]
+
+
+def test_a_server_whose_port_is_learnt_later_gets_its_name_then():
+    """Without flags the port is known once it listens."""
+    names = Roster()
+    assert names.of([pod(1, "sglang:embedded")], ())[0].name == "sglang:embedded"
+    assert names.of([pod(1, "sglang:30000")], ())[0].name == "sglang:30000"

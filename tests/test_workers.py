@@ -1,6 +1,7 @@
 """Workers: what they cost when they are late, die or talk nonsense."""
 
 import asyncio
+import io
 import json
 import os
 import select
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.child import _send
 from stallwatch.workers import ABANDONED_LIMIT, Deadlines, Worker, WorkerError
 from stub_reader import StubReading
 
@@ -237,3 +239,10 @@ def test_workers_load_neither_aiohttp_nor_prometheus_client():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_bytes_that_are_no_utf8_cost_no_reply():
+    """A path with foreign bytes in it must not blind the exporter to all servers of the node."""
+    out = io.BytesIO()
+    _send(out, {"path": os.fsdecode(b"/tmp/caf\xe9.log")})
+    assert json.loads(out.getvalue())["path"] == "/tmp/caf?.log"

@@ -97,7 +97,8 @@ def _place(error: Exception) -> str:
 
 
 def _send(out: IO[bytes], message: dict[str, Any]) -> None:
-    out.write(json.dumps(message, default=fields_of, separators=(",", ":")).encode() + b"\n")
+    text = json.dumps(message, default=fields_of, separators=(",", ":"), ensure_ascii=False)
+    out.write(text.encode(errors="replace") + b"\n")  # a path may hold bytes that are no UTF-8
     out.flush()
 
 

@@ -28,6 +28,7 @@ class _Row:
     unready_starts: list[float] = field(default_factory=list)
     not_ready_seconds: float = 0.0
     seen: float = 0.0
+    unready: bool = False  # it was once known not to be ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class Lives:
         """Return the servers that are there and those that left a tombstone, and how each ended or was started."""
         listed = {server.name: server for server in servers}
         alive = {name for name, server in listed.items() if server.processes}
+        running = {process.pid: process.start_ticks for name in alive for process in listed[name].processes}
+        self._rows = {name: row for name, row in self._rows.items() if name in alive or not _runs(row.server, running)}
         born = {name for name in alive if self._take(listed[name], now)}
         for name, row in self._rows.items():
             known = told.get(name, Told())
@@ -74,9 +77,12 @@ class Lives:
         born = row.server.incarnation != server.incarnation
         if born:
             row.restarts += 1
-            row.unready_starts = [] if row.ready or row.orderly else row.unready_starts
+            if row.ready or row.orderly:
+                row.unready_starts = []
+            elif not row.unready:
+                row.unready_starts.pop()  # whether that life got ready was never known
             row.unready_starts.append(now)
-            row.ready, row.orderly = False, None
+            row.ready, row.unready, row.orderly = False, False, None
         row.server, row.gone_since = server, None
         return born
 
@@ -85,11 +91,22 @@ class Lives:
             row.not_ready_seconds += now - row.seen
         row.seen = now
         row.ready = row.ready or bool(told.ready)
+        row.unready = row.unready or told.ready is False
         # Where a server has gone, a later life may already have written its log: what it told last still counts.
         if told.stopping is not None and (there or not row.orderly):
-            row.orderly = told.stopping
+            row.orderly = told.stopping or (False if _has_launcher(row.server) else None)
         if not there and row.gone_since is None:
             row.gone_since = now
+
+
+def _runs(server: Server, running: Mapping[int, int]) -> bool:
+    """Tell whether a process of this server is still there, then under another name."""
+    return any(running.get(process.pid) == process.start_ticks for process in server.processes)
+
+
+def _has_launcher(server: Server) -> bool:
+    """Tell whether it is a server; an engine inside another program ends with that, and its log says nothing of it."""
+    return any(process.role == "launcher" for process in server.processes)
 
 
 def _grave(row: _Row, listed: Server | None) -> Server:
@@ -105,5 +122,5 @@ def _kept(row: _Row, now: float) -> bool:
 
 def _ending(row: _Row, now: float) -> Ending:
     lately = [start for start in row.unready_starts if now - start < LOOP_SECONDS]
-    looping = not row.ready and len(lately) >= LOOP_LIVES
+    looping = row.unready and not row.ready and len(lately) >= LOOP_LIVES
     return Ending(row.gone_since, row.orderly, None, row.restarts, looping)

@@ -11,6 +11,7 @@ from stallwatch.config import ServerConfig
 from stallwatch.snapshot import Launch, Place, Server
 
 LOOPBACK = "127.0.0.1"
+EMBEDDED = ":embedded"
 
 
 class Roster:
@@ -18,13 +19,31 @@ class Roster:
 
     def __init__(self) -> None:
         self._lives: dict[str, tuple[str, frozenset[tuple[int, int]]]] = {}
+        self._names: dict[tuple[int, int], str] = {}
 
     def of(self, found: Sequence[Server], configured: Iterable[ServerConfig]) -> tuple[Server, ...]:
         """Return the servers to watch now."""
-        servers = roster(found, configured)
+        servers = roster(self._named(found), configured)
         lives = {server.name: self._life(server) for server in servers}
         self._lives = lives
         return tuple(replace(server, incarnation=lives[server.name][0]) for server in servers)
+
+    def _named(self, found: Sequence[Server]) -> list[Server]:
+        """Return the servers under the names they had when their first process was seen, whoever has come since.
+
+        A second server on the same port makes discovery tell both apart; only the newcomer gets a new name. One that
+        was without a port and now has one gets the name that tells it.
+        """
+        kept, names, taken = [], {}, set()
+        for server in found:
+            ids = [(process.pid, process.start_ticks) for process in server.processes]
+            known = next((self._names[one] for one in ids if one in self._names), server.name)
+            name = server.name if known in taken or known.endswith(EMBEDDED) else known
+            taken.add(name)
+            names.update(dict.fromkeys(ids, name))
+            kept.append(server if name == server.name else replace(server, name=name))
+        self._names = names
+        return kept
 
     def _life(self, server: Server) -> tuple[str, frozenset[tuple[int, int]]]:
         now = frozenset((process.pid, process.start_ticks) for process in server.processes)

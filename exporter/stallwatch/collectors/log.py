@@ -82,7 +82,8 @@ def reader(
                 failures.append(Failure(NAME, "quarantined", what, wanted["server"]))
                 continue
             note(what)
-            follower = followers.setdefault(wanted["server"], Follower(wanted["engine"]))
+            follower = followers.get(wanted["server"]) or Follower(wanted["engine"])
+            followers[wanted["server"]] = follower
             try:
                 logs.append(_log(wanted, follower, now))
             except OSError as error:

@@ -52,7 +52,7 @@ class Life:
         elif marker.kind == "heartbeat":
             self.last_heartbeat = at
         self.waiting = marker.waiting or self.waiting
-        phase = marker.phase or ("ready" if marker.word in SERVING and self.phase is None else "")
+        phase = marker.phase or ("ready" if marker.word in SERVING and self.phase != "stopping" else "")
         if phase:
             self._reach(phase, mark, at)
 

@@ -57,11 +57,19 @@ class Gpus:
 
     def memory_rises(self, server: Server, reading: GpuReading | None) -> bool | None:
         """Tell whether the memory of any GPU has risen by the floor, None where none can be read."""
-        used = {gpu.uuid: gpu.memory_used for gpu in _of(server, reading) if gpu.memory_used is not None}
+        pids = {pid for process in server.processes for pid in (process.pid, *process.tree)}
+        known = {gpu.uuid: _memory_of(gpu, pids) for gpu in _of(server, reading)}
+        used = {uuid: value for uuid, value in known.items() if value is not None}
         if not used:
             return None
         rises = [self._memory.setdefault(uuid, Ratchet(MEMORY_RISE)).rises(value) for uuid, value in used.items()]
         return any(rises)  # each has to be looked at
+
+
+def _memory_of(gpu: Gpu, pids: set[int]) -> int | None:
+    """Return what these processes hold of a GPU; where the driver does not tell, what is used of it in all."""
+    own = [one.memory_bytes for one in gpu.processes if one.pid in pids and one.memory_bytes is not None]
+    return sum(own) if own else gpu.memory_used
 
 
 def _of(server: Server, reading: GpuReading | None) -> list[Gpu]:

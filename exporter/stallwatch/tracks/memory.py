@@ -28,6 +28,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool | None = None
     moved: dict[str, float] = {}
     demand_since: dict[str, float] = {}
+    cleared_at: float | None = None
     counters: dict[str, float] = {}
     gpu_memory: dict[str, float] = {}
     replicas: dict[str, ReplicaMemory] = {}

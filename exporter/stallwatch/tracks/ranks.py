@@ -65,6 +65,9 @@ class Ranks:
     def look(self, now: float, sight: Sight) -> tuple[RankPast, ...]:
         """Take in the processes that exist now and return the past of each needed one that ever did."""
         present = {process.name: process for process in sight.server.processes if process.role in NEEDED_ROLES}
+        names = {_identity(process): name for name, process in present.items()}
+        kept = {name: rank for name, rank in self._known.items() if names.get(_identity(rank.process), name) == name}
+        self._known = kept  # what is told under another name now has not gone
         for name, process in present.items():
             known = self._known.get(name)
             if known is None or _identity(known.process) != _identity(process):

@@ -30,16 +30,25 @@ class Readiness:
     said: str | None = None
     said_since: float | None = None
 
-    def look(
-        self, now: float, log: Log | None, probes: tuple[Probe, ...], *, serves: bool, loaded: bool | None
+    def look(  # noqa: PLR0913 one argument per source
+        self,
+        now: float,
+        log: Log | None,
+        probes: tuple[Probe, ...],
+        *,
+        serves: bool,
+        loaded: bool | None,
+        probed: bool = True,
     ) -> None:
-        """Take in what the log, the probes and the token counters say."""
+        """Take in what the log, the probes and the token counters say; `probed` is whether it can be probed at all."""
         if log:  # what it said last still holds while it cannot be read
             self.said, self.said_since = log.phase, log.phase_since
         said = self.said
         if not self.ready:
-            if said in {"ready", "stopping"} or serves or any(probe.result == "ok" for probe in probes):
+            if said in {"ready", "stopping"} or serves or any(_alive(probe, said) for probe in probes):
                 self.ready = True
+            elif not probed and _may_be_ready(log):
+                self.ready = None
             elif said or any(probe.result == "refused" for probe in probes):
                 self.ready = False
         self._name_phase(now, said, self.said_since, loaded=loaded)
@@ -52,6 +61,23 @@ class Readiness:
         if phase != self.phase:
             self.phase = phase
             self.phase_since = now if phase is not None and since is None else since
+
+
+def _alive(probe: Probe, said: str | None) -> bool:
+    """Tell whether a probe shows a server that is up: a good answer; without a log, also one that refuses us alone."""
+    refuses_us = probe.result in {"unauthorized", "tls_error"} or (
+        probe.result == "http_error" and not unanswered(probe)
+    )
+    return probe.result == "ok" or (said is None and refuses_us)
+
+
+def _may_be_ready(log: Log | None) -> bool:
+    """Tell whether a start is as far as a log ever says: an engine without a port writes no line when it is ready."""
+    if log is None or log.phase is None:
+        return False
+    return log.phase == "warming_up" or (
+        log.phase == "capturing_graphs" and (log.progress is None or log.progress >= 1)
+    )
 
 
 @dataclass

@@ -51,6 +51,7 @@ class Track:
             ready=self.readiness.ready,
             moved=self.moved,
             demand_since=self.demand.since,
+            cleared_at=self.cleared_at,
             counters=counters,
             gpu_memory=self.gpus.remember(),
             replicas=self.replicas.remember(),
@@ -59,7 +60,7 @@ class Track:
     @classmethod
     def recall(cls, memory: Memory, at: float, now: float) -> "Track":
         """Return a track that goes on where the memory ends, which was made at `at`."""
-        track = cls(now, moved=dict(memory.moved), readiness=Readiness(memory.ready))
+        track = cls(now, moved=dict(memory.moved), readiness=Readiness(memory.ready), cleared_at=memory.cleared_at)
         track.demand.recall(memory.demand_since, now)
         track.rates = {name: Rate((at, value)) for name, value in memory.counters.items()}
         track.recalled = set(memory.counters)
@@ -75,7 +76,8 @@ class Track:
         readable = self._movements(sight, replicas)
         # The port opens once every rank is ready, so an engine that answers serves, unless its log says otherwise.
         serves = self.replicas.served or (sight.engine is not None and (log is None or log.phase is None))
-        self.readiness.look(now, log, sight.probes, serves=serves, loaded=gpus.holding.loaded)
+        probed = server.address is not None and server.launch.port is not None
+        self.readiness.look(now, log, sight.probes, serves=serves, loaded=gpus.holding.loaded, probed=probed)
         failing = {} if self.readiness.ready is False else self.demand.failing(sight.probes)
         self._demands(sight, replicas, failing)
         self._clear(sight.probes, server.launch.dp_size)
