@@ -203,3 +203,14 @@ def test_each_key_is_followed_for_itself(journal):
     journal()
     changes.see({("log", "b", "pipe"): ""})
     assert [(line["msg"], line["server"]) for line in journal()] == [("signal back", "a")]
+
+
+def test_a_signal_whose_reason_changes_is_not_back(caplog):
+    """Only when no reason is left has it come back."""
+    changes = Changes(logging.getLogger("stallwatch.t"))
+    with caplog.at_level("INFO", logger="stallwatch.t"):
+        changes.see({("engine", "a", "refused"): ""})
+        changes.see({("engine", "a", "not_enabled"): ""})
+        assert "back" not in caplog.text
+        changes.see({})
+    assert caplog.text.count("signal back") == 1

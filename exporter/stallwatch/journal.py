@@ -128,8 +128,8 @@ def setup(
 class Changes:
     """Logs what is wrong when it begins, changes and ends, not each second.
 
-    A key is a tuple with a value for each of `labels`, its text says more. Numbers in the text do not count as a
-    change, since an age in it would make a line each second.
+    A key is a tuple with a value for each of `labels`, the reason last; its text says more. Numbers in the text do not
+    count as a change, since an age in it would make a line each second.
     """
 
     def __init__(
@@ -153,8 +153,11 @@ class Changes:
                 self._open[key] = (gist, since)
                 message = f"{self._what} missing" if before is None else f"{self._what} missing for another reason"
                 self._logger.warning(message, extra=self._named(key) | ({"detail": text} if text else {}))
+        still = {key[:-1] for key in wrong}
         for key in self._open.keys() - wrong.keys():
             _, since = self._open.pop(key)
+            if key[:-1] in still:
+                continue  # it is not back: only the reason is another one
             extra = self._named(key) | {"seconds": round(self._clock() - since, 1)}
             self._logger.info(f"{self._what} back", extra=extra)  # noqa: G004 - both parts are ours
 

@@ -281,7 +281,8 @@ class Monitor:
         outcomes = [lane.outcome_for(self._lives, moment.monotonic) for lane in self._lanes]
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
-        self._changes.see({(f.collector, f.server, f.reason): f.detail for f in failures})
+        told = [failure for failure in failures if failure.reason != "starting"]  # which is no news
+        self._changes.see({(f.collector, f.server, f.reason): f.detail for f in told})
         judged = self._watcher.look(moment, self._present, readings, failures)
         self._bury(judged.snapshot.servers)
         used = self._used()
