@@ -24,6 +24,7 @@ def main(target: str) -> None:
             console.print(styled(line.rstrip("\n")))
     if demo.returncode:
         sys.exit(demo.returncode)
+    console.print()  # else the lower half of the last line's letters is clipped
     picture = console.export_svg(title="stallwatch demo")
     # Nothing is loaded from elsewhere when the picture is shown: the viewer's own monospaced font will do.
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
