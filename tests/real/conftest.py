@@ -72,7 +72,7 @@ class RealServer:
         return {words: pid for pid, words in found.items()}
 
     def _own(self, pid):
-        """Return the title of a process of this session, nothing for all others."""
+        """Return the title of a process that this server started, nothing for all others."""
         try:
             if os.getsid(int(pid)) != self.process.pid:
                 return ""

@@ -8,10 +8,10 @@ Reasons of failures: `not_found`, `permission_denied`, `not_a_regular_file`, `is
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from stallwatch.logs.life import Follower, RankPhase
+from stallwatch.logs.life import Follower, Life, RankPhase
 from stallwatch.logs.tail import NotRegularFileError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
@@ -96,11 +96,24 @@ def reader(
 def _log(wanted: Mapping[str, Any], follower: Follower, now: Moment) -> Log:
     born = None if wanted["started"] is None else now.monotonic - (now.boottime - wanted["started"])
     life = follower.look(wanted["path"], wanted["incarnation"], born, now)
-    return Log(
-        server=wanted["server"],
-        path=wanted["path"],
+    told = told_by(life, wanted["server"], wanted["path"], follower.last_write, follower.version)
+    return replace(
+        told,
         size_bytes=follower.size,
-        last_write=follower.last_write,
+        lines=dict(follower.lines),
+        errors=dict(follower.errors),
+        rotations=follower.rotations,
+        skipped_bytes=follower.skipped_bytes,
+    )
+
+
+def told_by(life: Life, server: str, path: str, last_write: float, version: str) -> Log:
+    """Return what a log tells of this life of its server, with nothing counted in the file itself."""
+    return Log(
+        server=server,
+        path=path,
+        size_bytes=0,
+        last_write=last_write,
         last_progress=life.last_progress,
         last_heartbeat=life.last_heartbeat,
         phase=life.phase,
@@ -111,11 +124,11 @@ def _log(wanted: Mapping[str, Any], follower: Follower, now: Moment) -> Log:
         last_marker_rank=life.last_marker_rank,
         waiting=life.waiting,
         stopping=life.phase == "stopping",
-        engine_version=follower.version,
-        lines=dict(follower.lines),
-        errors=dict(follower.errors),
-        rotations=follower.rotations,
-        skipped_bytes=follower.skipped_bytes,
+        engine_version=version,
+        lines={},
+        errors={},
+        rotations=0,
+        skipped_bytes=0,
     )
 
 

@@ -1,6 +1,6 @@
 """What does the log of a played server tell? What the scenario's words and literal lines mean for its life."""
 
-from stallwatch.collectors.log import Log
+from stallwatch.collectors.log import Log, told_by
 from stallwatch.logs.life import Life, RankPhase
 from stallwatch.simulation.player import UPTIME, Player
 from stallwatch.snapshot import Moment
@@ -19,7 +19,10 @@ def log_of(player: Player, moment: Moment) -> Log | None:
     if state.there:
         _feed(player, moment.monotonic)
         player.logged = state.has("log") or (state.has("phase") and "log" not in state.values)
-    return _log(player, moment) if player.logged else None
+    if not player.logged:
+        return None
+    path = player.server.log_path or ""
+    return told_by(player.life, player.server.name, path, moment.monotonic, player.played.version)
 
 
 def _feed(player: Player, now: float) -> None:
@@ -65,28 +68,3 @@ def _lines(player: Player, lines: tuple[str, ...], begin: float) -> None:
         if mark.marker.begins_life:
             player.life = Life()
         player.life.take(mark, begin)
-
-
-def _log(player: Player, moment: Moment) -> Log:
-    life = player.life
-    return Log(
-        server=player.server.name,
-        path=player.server.log_path or "",
-        size_bytes=0,
-        last_write=moment.monotonic,
-        last_progress=life.last_progress,
-        last_heartbeat=life.last_heartbeat,
-        phase=life.phase,
-        phase_since=life.phase_since,
-        progress=life.progress,
-        ranks=life.ranks_in_order() if life.ranks else (),
-        last_marker=life.last_marker,
-        last_marker_rank=life.last_marker_rank,
-        waiting=life.waiting,
-        stopping=life.phase == "stopping",
-        engine_version=player.played.version,
-        lines={},
-        errors={},
-        rotations=0,
-        skipped_bytes=0,
-    )
