@@ -167,7 +167,7 @@ def _rest(view: View, shown: Shown) -> Html:
     missing = missing_of(view.snapshot.failures, shown)
     troubled = shown.verdict.state in verdicts.TROUBLED | {"starting"}
     unfolded = troubled or bool(odd) or len(view.verdicts) <= FEW_SERVERS
-    told = wording.joined([f"{len(rows)} ranks", f"{len(missing)} signals missing" if missing else ""])
+    told = wording.joined([_counted(len(rows), "process"), _counted(len(missing), "signal missing", "signals missing")])
     return tag(
         "details",
         tag("summary", "Ranks, health and what is missing ", tag("span", told, class_="quiet")),
@@ -181,12 +181,26 @@ def _rest(view: View, shown: Shown) -> Html:
     )
 
 
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or f'{one}es'}" if count else ""
+
+
 def missing_of(failures: Iterable[Failure], shown: Shown) -> list[Html]:
-    """Return what cannot be read of a server, each with its reason."""
-    own = [failure for failure in failures if failure.server == shown.name]
-    told = {failure.collector for failure in failures if failure.server in {"", shown.name}}
+    """Return what cannot be read of a server, each with its reason; of the whole node in short."""
+    own, whole = ([f for f in failures if f.server == server] for server in (shown.name, ""))
+    told = {failure.collector for failure in (*own, *whole)}
+    gone = shown.past.ending.gone_since is not None
+    why = "its processes are gone" if gone else "no reading of it yet"
     silent = [signal for signal in shown.verdict.missing if signal.partition(":")[0] not in told]
-    return [failure_line(failure) for failure in own] + [joined(tag("b", signal), ": not read") for signal in silent]
+    of_node = dict.fromkeys((failure.collector, failure.reason) for failure in whole)
+    return [
+        *(failure_line(failure) for failure in own),
+        *(joined(tag("b", signal), f": {why}") for signal in silent),
+        *(
+            joined(tag("b", collector), f": {words.plain(reason)}, of the ", tag("a", "whole node", href="#node"))
+            for collector, reason in of_node
+        ),
+    ]
 
 
 def failure_line(failure: Failure) -> Html:

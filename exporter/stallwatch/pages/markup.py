@@ -19,15 +19,14 @@ def tag(name: str, /, *children: object, **attributes: object) -> Html:
 
     `class_` and `for_` stand for attributes that are words of Python, `aria_label` for `aria-label`.
     """
-    stated = "".join(_attribute(key, value) for key, value in attributes.items())
-    if name in VOID:
-        return Markup(f"<{name}{stated}>")  # noqa: S704 the attributes are escaped below, names come from this package
-    return Markup(f"<{name}{stated}>{joined(*children)}</{name}>")  # noqa: S704 so are the children
+    stated = "".join([_attribute(key, value) for key, value in attributes.items()])
+    end = "" if name in VOID else f"{''.join(_escaped(children))}</{name}>"
+    return Markup(f"<{name}{stated}>{end}")  # noqa: S704 names come from this package, all the rest is escaped
 
 
 def joined(*parts: object) -> Html:
     """Return parts one after another, each escaped unless it is an element; lists of parts are taken apart."""
-    return Markup("").join(_flat(parts))
+    return Markup("".join(_escaped(parts)))  # noqa: S704 each part is escaped
 
 
 def named(name: str) -> Html:
@@ -42,11 +41,15 @@ def _attribute(key: str, value: object) -> str:
     return f" {word}" if value is True else f' {word}="{escape(value)}"'
 
 
-def _flat(parts: Iterable[object]) -> Iterable[str]:
+def _escaped(parts: Iterable[object]) -> list[str]:
+    texts: list[str] = []
     for part in parts:
-        if isinstance(part, str):
-            yield part
+        if type(part) is Markup:
+            texts.append(part)
+        elif isinstance(part, str):
+            texts.append(escape(part))
         elif isinstance(part, Iterable):
-            yield from _flat(part)
+            texts += _escaped(part)
         elif part is not None:
-            yield str(part)
+            texts.append(escape(part))
+    return texts

@@ -73,7 +73,8 @@ def sparklines(key: str, half_hour: HalfHour, mark: Mark | None, power_limit: fl
 def _told(mark: Mark | None, place: float | None) -> Html | None:
     if mark is None:
         return None
-    text = f"┆ {mark.label}" if place is not None else f"← {mark.label}, before this half hour"
+    sign = "│" if mark.trouble else "┆"
+    text = f"{sign} {mark.label}" if place is not None else f"← {mark.label}, before this half hour"
     return tag("span", text, class_=_class_of(mark))
 
 
@@ -135,19 +136,16 @@ def _band(begin: int, run: Sequence[tuple[float, float]], top: float) -> str:
 
 def _path(begin: int, values: Sequence[float], top: float, first: str, *, backwards: bool = False) -> str:
     """Return a line through values, from the left edge of its first point to the right edge of its last."""
-    heights = [_y(value, top) for value in values]
-    corners = [(10 * begin, heights[0])]
+    unit = (BOTTOM - TOP) / top
+    heights = [round(BOTTOM - unit * value) for value in values]  # no value is below 0 or above the top
+    corners = [f"{10 * begin} {heights[0]}"]
+    last = len(heights) - 1
     # In a flat stretch only the ends count, which keeps the page small.
     for n, y in enumerate(heights):
-        if not (0 < n < len(heights) - 1 and heights[n - 1] == y == heights[n + 1]):
-            corners.append((10 * (begin + n) + 5, y))
-    corners.append((10 * (begin + len(values)), heights[-1]))
-    ordered = corners[::-1] if backwards else corners
-    return first + "L".join(f"{x} {y}" for x, y in ordered)
-
-
-def _y(value: float, top: float) -> int:
-    return round(BOTTOM - (BOTTOM - TOP) * min(1.0, max(0.0, value / top)))
+        if not 0 < n < last or not heights[n - 1] == y == heights[n + 1]:
+            corners.append(f"{10 * (begin + n) + 5} {y}")
+    corners.append(f"{10 * (begin + len(values))} {heights[-1]}")
+    return first + "L".join(corners[::-1] if backwards else corners)
 
 
 def _place(at: float, end: float) -> float | None:
