@@ -93,7 +93,7 @@ def test_each_chart_has_a_name_and_a_description():
     """Title and description of each chart are referred to by ids that occur once."""
     html = sparklines("server-a", half_hour(utilization=[(0.2, 0.4), FLAT]), None)
     ids = re.findall(r' id="([^"]+)"', html)
-    labelled = " ".join(re.findall(r'aria-labelledby="([^"]+)"', html)).split()
+    labelled = " ".join(re.findall(r'aria-(?:labelledby|describedby)="([^"]+)"', html)).split()
     assert len(ids) == len(set(ids)) == 10
     assert sorted(labelled) == sorted(ids)
     assert "Now 50 %; 20 % to 50 % in the 20 s of 30 min that were read." in html

@@ -95,8 +95,8 @@ def table(key: str, past: Past, rows: Sequence[RankRow]) -> Html:
 
 
 def _row(past: Past, row: RankRow, top: float, *, with_gpus: bool) -> Html:
-    flags = [tag("span", f"◀ {word}", class_="flag") for word in dict.fromkeys(row.odd)]
-    head = tag("th", named(row.name), " " if flags else None, flags, scope="row")
+    flags = [(" ", tag("span", f"◀ {word}", class_="flag")) for word in dict.fromkeys(row.odd)]
+    head = tag("th", named(row.name), flags, scope="row")
     cells = [*(_gpu_cells(row.gpus) if with_gpus else ()), *_process_cells(past, row.rank, top)]
     return tag("tr", head, cells, class_="odd" if flags else None)
 

@@ -109,7 +109,8 @@ def _drawn(chart: _Chart) -> Html:
         if mark and chart.place is not None
         else None,
         role="img",
-        aria_labelledby=f"{key}-t {key}-d",
+        aria_labelledby=f"{key}-t",
+        aria_describedby=f"{key}-d",
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         preserveAspectRatio="none",
     )
