@@ -18,9 +18,9 @@ NODE = "gpu-node-7"
 AT = 41 * 60.0
 NIGHT = Path(__file__).parent / "page_night.yml"
 PICTURES = {
-    "page_stalled.png": (1280, 1180, "light"),
-    "page_stalled_dark.png": (1280, 1180, "dark"),
-    "page_phone.png": (390, 1300, "dark"),
+    "page_stalled.png": (1280, 925, "light"),
+    "page_stalled_dark.png": (1280, 925, "dark"),
+    "page_phone.png": (390, 844, "dark"),
 }
 SCHEMES = {"dark": 0, "light": 1}
 FLAGS = (

@@ -259,7 +259,7 @@ async def test_a_new_verdict_comes_without_loading_again(browser, played):
         await tab.open(served.address)
         await tab.evaluate("window.same = true")
         served.judge("sglang:30002", "dead")
-        await tab.until("document.title.startsWith('2 dead')", within=8.0)
+        await tab.until("document.title.startsWith('2 dead')", within=15.0)
         assert await tab.evaluate("document.querySelector('article').dataset.server") == "sglang:30002"
         assert await tab.evaluate("document.getElementById('news').textContent") == "sglang:30002 is now dead."
         assert await tab.evaluate("window.same")

@@ -29,6 +29,13 @@ def test_an_endpoint_that_fails_is_marked_by_sign_and_word():
     assert ">25.0 s<" in html
 
 
+def test_a_port_that_is_closed_yet_is_not_odd():
+    """A server that starts is not marked for it, though the sign and the word are there."""
+    html = table("k", a_past(ready=False, probes=(probe("refused"),)), moment())
+    assert ">✕ refuses connections<" in html
+    assert "odd" not in html
+
+
 def test_no_probe_is_said():
     """A server without endpoints has words instead of an empty table."""
     html = table("k", a_past(), moment())
@@ -44,3 +51,12 @@ def test_replicas_are_shown_where_there_are_several():
     assert ">3 s ago<" in html
     assert ">10 min ago<" in html
     assert '<th scope="row">DP1</th>' in html
+    assert "stands still" not in html
+
+
+def test_a_replica_that_has_work_and_makes_no_token_is_marked():
+    """One that has had requests for long; its sister without any rests in peace."""
+    idle, hung = replica(tokens=600.0), replica(2.0, 1.0, dp_rank="1", tokens=600.0, pending=900.0)
+    html = replica_table("k", a_past(replicas=(idle, hung)), moment())
+    assert html.count("stands still") == 1
+    assert '<tr class="odd"><th scope="row">DP1 <span class="flag">◀ stands still</span></th>' in html

@@ -165,7 +165,7 @@ def _rest(view: View, shown: Shown) -> Html:
     rows = ranks.rank_rows(shown.past, {gpu.uuid: gpu for gpu in _gpus(view, shown.past)})
     odd = [row.name for row in rows if row.odd]
     missing = missing_of(view.snapshot.failures, shown)
-    troubled = shown.verdict.state in verdicts.TROUBLED | {"starting"}
+    troubled = shown.verdict.state in verdicts.TROUBLED
     unfolded = troubled or bool(odd) or len(view.verdicts) <= FEW_SERVERS
     told = wording.joined([_counted(len(rows), "process"), _counted(len(missing), "signal missing", "signals missing")])
     return tag(

@@ -78,7 +78,7 @@ def _wrong(watch: Watch) -> Iterable[tuple[str, str]]:
         if worker.abandoned:
             count = "One reader" if worker.abandoned == 1 else f"{worker.abandoned} readers"
             who = f"{count} of `{worker.name}`"
-            yield "A read is stuck.", f"{who} got no answer from the kernel or the driver; another has taken over."
+            yield "A read is stuck.", f"{who} got no answer from the kernel or the driver; what it read is left out meanwhile."
 
 
 def nobody(watch: Watch) -> Html | None:

@@ -32,11 +32,12 @@ def table(key: str, past: Past, moment: Moment) -> Html:
     title = tag("h3", "Health by endpoint")
     if not past.probes:
         return joined(title, tag("p", "No endpoint of it has been asked.", class_="quiet"))
-    rows = [_probe_row(probe, moment) for probe in past.probes]
+    # While a server starts, a port that is closed yet is nothing odd.
+    rows = [_probe_row(probe, moment, starts=past.ready is False) for probe in past.probes]
     return joined(title, _table(f"{key}-health", f"Health of {past.server.name}", "Endpoint", PROBE_COLUMNS, rows))
 
 
-def _probe_row(probe: Probe, moment: Moment) -> Html:
+def _probe_row(probe: Probe, moment: Moment, *, starts: bool) -> Html:
     alive = probe.result in ALIVE
     status = f" ({probe.status})" if probe.status is not None else ""
     answer = f"{'✓' if alive else '✕'} {ANSWERS.get(probe.result, words.plain(probe.result))}{status}"
@@ -50,7 +51,7 @@ def _probe_row(probe: Probe, moment: Moment) -> Html:
         tag("td", _age(probe.at, moment)),
         tag("td", good),
         tag("td", probe.consecutive_failures, class_="number"),
-        class_=None if alive else "odd",
+        class_=None if alive or starts else "odd",
     )
 
 
@@ -58,19 +59,32 @@ def replica_table(key: str, past: Past, moment: Moment) -> Html | None:
     """Return what each data-parallel replica does, where there are several."""
     if len(past.replicas) < 2:
         return None
-    rows = [_replica_row(replica, moment) for replica in past.replicas]
+    rows = [_replica_row(replica, moment, stands=_stands(past, replica, moment)) for replica in past.replicas]
     title = tag("h3", "Data-parallel replicas")
     return joined(title, _table(f"{key}-replicas", f"Replicas of {past.server.name}", "Replica", REPLICA_COLUMNS, rows))
 
 
-def _replica_row(replica: ReplicaPast, moment: Moment) -> Html:
+def _stands(past: Past, replica: ReplicaPast, moment: Moment) -> bool:
+    """Tell whether a replica has had work for long and made no token since."""
+    begins = [at for at in (replica.pending_since, replica.tokens_at) if at is not None]
+    return len(begins) == 2 and moment.monotonic - max(begins) >= past.limit("suspect")
+
+
+def _replica_row(replica: ReplicaPast, moment: Moment, *, stands: bool) -> Html:
     counts = [words.NOT_READ if value is None else f"{value:.0f}" for value in (replica.running, replica.queued)]
     tokens = replica.tokens_at if replica.tokens_at is not None else replica.finished_at
     return tag(
         "tr",
-        tag("th", "DP", replica.dp_rank, scope="row"),
+        tag(
+            "th",
+            "DP",
+            replica.dp_rank,
+            (" ", tag("span", "◀ stands still", class_="flag")) if stands else None,
+            scope="row",
+        ),
         [tag("td", count, class_="number") for count in counts],
         [tag("td", words.NOT_READ if at is None else _age(at, moment)) for at in (tokens, replica.heartbeat)],
+        class_="odd" if stands else None,
     )
 
 
