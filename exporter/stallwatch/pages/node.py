@@ -77,8 +77,8 @@ def _wrong(watch: Watch) -> Iterable[tuple[str, str]]:
     for worker in watch.view.workers:
         if worker.abandoned:
             count = "One reader" if worker.abandoned == 1 else f"{worker.abandoned} readers"
-            who = f"{count} of `{worker.name}`"
-            yield "A read is stuck.", f"{who} got no answer from the kernel or the driver; what it read is left out meanwhile."
+            told = f"{count} of `{worker.name}` got no answer from the kernel or the driver"
+            yield "A read is stuck.", f"{told}; what it read is left out meanwhile."
 
 
 def nobody(watch: Watch) -> Html | None:
