@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch.logs import tail as module
-from stallwatch.logs.tail import Lines, NotRegularFileError, Tail, clean
+from stallwatch.logs.rotation import NotRegularFileError
+from stallwatch.logs.tail import Lines, Tail, clean
 
 BAR = b"Loading shards:  25% Completed | 1/4 [00:00<00:00,  4.99it/s]"
 

@@ -3,16 +3,17 @@
 A log that was there before us is read from at most 8 MiB before its end. Lines that an earlier life of the server wrote
 count as lines and errors, never for phases and progress.
 
-Reasons of failures: `not_found`, `permission_denied`, `not_a_regular_file`, `is_a_directory`, `io_error` and
-`quarantined`.
+Reasons of failures: `not_found`, `permission_denied`, `not_a_regular_file`, `is_a_directory`, `too_many_open_files`,
+`io_error` and `quarantined`.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stallwatch.logs.life import Follower, Life, RankPhase
-from stallwatch.logs.tail import NotRegularFileError
+from stallwatch.logs.rotation import NotRegularFileError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "log"
@@ -170,5 +171,7 @@ def _since(time: float | None, moment: Moment) -> float | None:
 def _reason(error: OSError) -> str:
     if isinstance(error, NotRegularFileError):
         return "not_a_regular_file"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too_many_open_files"
     known = {FileNotFoundError: "not_found", PermissionError: "permission_denied", IsADirectoryError: "is_a_directory"}
     return known.get(type(error), "io_error")

@@ -125,7 +125,7 @@ class Follower:
 
         `born` is when this incarnation of the server was started (monotonic), None where that is not known.
         """
-        tail = self._follow(path)
+        tail = self._follow(path, incarnation)
         self._notice_restart(incarnation, born)
         try:
             for lines in tail.look():
@@ -149,8 +149,11 @@ class Follower:
         if self._tail:
             self._tail.close()
 
-    def _follow(self, path: str) -> Tail:
+    def _follow(self, path: str, incarnation: str) -> Tail:
         if self._tail and path == self._path:
+            return self._tail
+        if self._tail and incarnation == self._incarnation and self._tail.goes_on_at(path):
+            self._path = path  # discovery looked while it was renamed
             return self._tail
         if self._tail:
             self._tail.close()
