@@ -368,6 +368,55 @@ async def test_nothing_of_the_life_before_is_told_of_a_new_one(watch):
     assert not view.pasts[NAME].ready
 
 
+def kept(node):
+    """Return what a node remembers, as it is when it was written and read."""
+    return json.loads(json.dumps(node.monitor.remember(node.clock.now)))
+
+
+async def restarted(watch):
+    """Return a node that was watched for a while, and one that goes on with what that one remembered."""
+    before, after = watch(), watch()
+    await before.ticks(3)
+    after.clock.now = before.clock.now
+    after.show(SERVER)
+    after.monitor.recall(kept(before))
+    return before, after
+
+
+async def test_a_server_that_ends_while_the_exporter_restarts_is_missed(watch):
+    """It is told of as gone once servers are looked for, not before: until then nobody knows."""
+    before, after = await restarted(watch)
+    pending = after.host.answers["discovery"] = asyncio.get_running_loop().create_future()
+    view = await after.ticks(2)
+    assert view.pasts == {}
+    assert kept(after) == kept(before)
+    after.show()
+    pending.set_result(after.host.answers["discovery"])
+    view = await after.ticks(2)
+    assert view.pasts[NAME].ending.gone_since is not None
+    assert view.pasts[NAME].server.incarnation == view.snapshot.servers[0].incarnation == "100.1"
+
+
+async def test_a_server_without_its_launcher_stays_the_same_over_a_restart(watch):
+    """Name and life are those of before, though the process that they came from has gone."""
+    _, after = await restarted(watch)
+    after.show(replace(SERVER, name="sglang:embedded", processes=SERVER.processes[1:]))
+    view = await after.ticks(3)
+    [server] = view.snapshot.servers
+    assert (server.name, server.incarnation) == (NAME, "100.1")
+    assert view.pasts[NAME].ending.restarts == 0
+
+
+async def test_a_discovery_that_fails_at_the_start_tells_of_no_end(watch):
+    """Not to see is not to see that all are gone, also right after a restart of the exporter."""
+    _, after = await restarted(watch)
+    found = after.host.answers["discovery"]
+    after.host.answers["discovery"] = (None, (Failure("discovery", "procfs_unreadable", "/proc"),))
+    assert (await after.ticks(6)).pasts == {}
+    after.host.answers["discovery"] = found
+    assert (await after.ticks(6)).pasts[NAME].ending.gone_since is None
+
+
 async def test_a_discovery_that_fails_keeps_the_servers(watch):
     """Not to see is not to see that all are gone."""
     node = watch()

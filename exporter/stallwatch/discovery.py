@@ -35,7 +35,7 @@ class DiscoveryReading(Reading):
 
 def reader(
     options: Mapping[str, str], note: Callable[[str], None]
-) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[DiscoveryReading, tuple[Failure, ...]]]:
+) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[DiscoveryReading | None, tuple[Failure, ...]]]:
     """Return a function that looks for servers."""
     return Discovery(Procfs(options.get("procfs", "/proc"), note)).read
 
@@ -61,10 +61,12 @@ class Discovery:
         self._addresses = Addresses()
         self._facts = FactsKeeper(self._addresses.port_of)
         self._is_fresh = True
-        self._last = DiscoveryReading(time.monotonic())
+        self._last: DiscoveryReading | None = None
 
-    def read(self, targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[DiscoveryReading, tuple[Failure, ...]]:
-        """Return the servers of this moment."""
+    def read(
+        self, targets: list[dict[str, Any]], skip: frozenset[str]
+    ) -> tuple[DiscoveryReading | None, tuple[Failure, ...]]:
+        """Return the servers of this moment, those seen last where none can be seen, None where none ever could."""
         procfs = replace(self._procfs, skip=skip)
         if self._is_fresh:
             self._remember(targets)

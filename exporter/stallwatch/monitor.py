@@ -140,6 +140,7 @@ class Monitor:
         self._gone: tuple[Server, ...] = ()
         self._watcher = Watcher(lambda name: self._config.limits_of(name))  # noqa: PLW0108 reloads replace the config
         self._changes = Changes(logger)
+        self._recalled: Any = None
         self._offset = 0.0
         self._lanes = Lanes()
         self._enlist()
@@ -159,11 +160,11 @@ class Monitor:
 
     def remember(self, now: float) -> Any:
         """Return what an exporter that is started again can go on with."""
-        return self._watcher.remember(now)
+        return self._recalled or self._watcher.remember(now)
 
     def recall(self, remembered: Any) -> None:
-        """Go on with what an exporter before this one remembered."""
-        self._watcher.recall(remembered, self._clock().monotonic)
+        """Go on with what an exporter before this one remembered, once it is seen which servers are still there."""
+        self._recalled = remembered
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -263,7 +264,10 @@ class Monitor:
         for lane in self._lanes:
             if error := lane.harvest(now):
                 self._mending.stuck(error.stuck_in)
-        found = self._outcome(discovery.NAME)[0]
+        found, failures = self._outcome(discovery.NAME)
+        if self._recalled and found and all(failure.server for failure in failures):
+            self._roster.recall(self._watcher.recall(self._recalled, now))
+            self._recalled = None
         # A look that fails does not make servers vanish: their own signals tell when they are gone.
         if isinstance(found, discovery.DiscoveryReading) and found.servers is not self._found:
             self._found = found.servers

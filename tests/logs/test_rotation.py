@@ -16,7 +16,7 @@ WRITER = r"""
 import os, shutil, sys, time
 
 path, way, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-filler = b"[2026-01-01 00:00:00 TP0] Decode batch. #running-req: 12, #token: 3456, token usage: 0.45, gen throughput\n" * 5000
+filler = b"[2026-01-01 00:00:00 TP0] Decode batch. #running-req: 12, #token: 3456, token usage: 0.45, gen\n" * 5000
 log, generation, phase, written = open(path, "ab", buffering=0), 0, 0, 0
 
 

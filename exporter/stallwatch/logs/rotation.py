@@ -49,10 +49,10 @@ class File:
         self._tail = (self._tail + piece[-_SAMPLE:])[-_SAMPLE:]
         return piece
 
-    def start_at(self, offset: int) -> None:
-        """Read on from there."""
+    def start_at(self, offset: int, before: bytes = b"") -> None:
+        """Read on from there, where `before` is what was read last."""
         self.sample()
-        self.offset, self._tail = offset, b""
+        self.offset, self._tail = offset, before
 
     def sample(self) -> None:
         """Learn how a file begins that was not read yet, as far as that is written by now."""
@@ -75,7 +75,7 @@ class File:
             return None
         if not self._head or not self._goes_on_in(copy.descriptor):
             return False
-        copy.offset, copy._tail = self.offset, self._tail
+        copy.start_at(self.offset, self._tail)
         return True
 
     def _begins(self, descriptor: int) -> bool:
@@ -106,8 +106,7 @@ def open_regular(path: str) -> File:
     try:
         status = os.fstat(descriptor)
         _require_regular(status, path)
-        if descriptor >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_DESCRIPTORS:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        _require_spare(descriptor, path)
     except OSError:
         os.close(descriptor)
         raise
@@ -184,6 +183,12 @@ def _require_regular(status: os.stat_result, path: str) -> None:
         raise IsADirectoryError(path)
     if not stat.S_ISREG(status.st_mode):
         raise NotRegularFileError(path)
+
+
+def _require_spare(descriptor: int, path: str) -> None:
+    """Raise where this descriptor is one of the last, since the kernel gives the lowest that is free."""
+    if descriptor >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_DESCRIPTORS:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
 
 def _identity(status: os.stat_result) -> Identity:
