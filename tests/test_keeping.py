@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from small_disks import small_disk
 from stallwatch.keeping import USUAL_DIRECTORY, Keeper, origin, usual_file
 
 
@@ -128,6 +129,26 @@ async def test_a_disk_that_refuses_is_said_once(tmp_path, caplog):
     await written(keeper, now=10.0)
     await written(keeper, now=20.0)
     assert caplog.text.count("a restart will forget") == 1
+
+
+async def test_a_full_disk_loses_nothing_that_was_kept(tmp_path, caplog):
+    """The file of before stays whole, no part of a new one is left, both the fault and its end are said once."""
+    caplog.set_level("INFO")
+    with small_disk(tmp_path / "disk") as fill:
+        path = tmp_path / "disk" / "memory.json"
+        keeper, large = Keeper(path), {"padding": "x" * 30_000}
+        await written(keeper, what={"at": 1.0, **large})
+        ballast = fill()
+        for _ in range(3):
+            await written(keeper, what={"at": 2.0, **large})
+        assert sorted(entry.name for entry in path.parent.iterdir()) == ["ballast", "memory.json"]
+        assert Keeper(path).load() == {"at": 1.0, **large}
+        ballast.unlink()
+        await written(keeper, what={"at": 3.0, **large})
+        assert Keeper(path).load()["at"] == 3.0
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["a restart will forget", "a restart will not forget any more"]
+    assert caplog.records[0].error == "No space left on device"
 
 
 WRITER = """

@@ -58,18 +58,18 @@ def asked(url: str) -> dict[str, Any] | None:
 async def looked(config: Config, seconds: float, record: Path | None = None) -> dict[str, Any]:
     """Return what is seen in so many seconds without a running exporter; each snapshot is recorded where asked for."""
     from stallwatch.monitor import Monitor, start_workers  # noqa: PLC0415 not needed when an exporter answers
-    from stallwatch.recording import line_of  # noqa: PLC0415 the same
+    from stallwatch.recording import Recorder  # noqa: PLC0415 the same
     from stallwatch.report import report  # noqa: PLC0415 the same
 
     logging.getLogger("stallwatch").addHandler(logging.NullHandler())  # what is missing stands in the answer
+    recorder = Recorder(record) if record else None
     monitor = Monitor(config, start_workers(config))
     end = time.monotonic() + seconds
     try:
         while time.monotonic() < end or not monitor.view.lanes:
             await monitor.tick()
-            if record:
-                with record.open("ab") as file:
-                    file.write(line_of(monitor.view.snapshot))
+            if recorder:
+                recorder.take(monitor.view.snapshot)
             await asyncio.sleep(min(config.interval, max(0.0, end - time.monotonic())))
     finally:
         await monitor.close()
