@@ -1,8 +1,9 @@
 """Which inference servers run on this node?
 
 Schedulers are found by title; the launcher above them has the flags. Nothing of a command line but what `Launch` holds
-leaves this module, since keys stand there. Failure reasons: `procfs_unreadable` (no /proc), `config_unreadable` (what
-`--config` names), `quarantined` (a read that hung before is not tried).
+leaves this module, since keys stand there. Failure reasons: `procfs_unreadable` (no /proc), `processes_hidden`
+(no server is seen, and /proc hides the processes of others), `config_unreadable` (what `--config` names), `quarantined`
+(a read that hung before is not tried).
 """
 
 import time
@@ -87,7 +88,7 @@ class Discovery:
             for failure in some
         )
         self._last = DiscoveryReading(time.monotonic(), servers)
-        return self._last, (*failures, *self._skipped(procfs, servers))
+        return self._last, (*failures, *self._skipped(procfs, servers), *_hidden(procfs, servers))
 
     def _remember(self, targets: Iterable[dict[str, Any]]) -> None:
         for known in targets:
@@ -161,6 +162,12 @@ class Discovery:
         owners = {process.pid: server.name for server in servers for process in server.processes}
         pids = (pid for pid in self._table.entries if procfs.is_skipped(pid))
         return [Failure(NAME, "quarantined", f"pid {pid}", owners.get(pid, "")) for pid in pids]
+
+
+def _hidden(procfs: Procfs, servers: Sequence[Server]) -> Iterable[Failure]:
+    if not servers and procfs.hides_others():
+        detail = f"{procfs.root} is mounted with hidepid, which hides the processes of other users"
+        yield Failure(NAME, "processes_hidden", detail)
 
 
 def named(servers: Sequence[Server]) -> tuple[Server, ...]:
