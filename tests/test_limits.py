@@ -182,11 +182,15 @@ async def test_hidden_processes_are_named(server, tmp_path):
         await exporter.stop()
 
 
+WITHOUT_PTRACE = ("setpriv", "--bounding-set=-sys_ptrace")
+
+
 @as_root
-async def test_another_user_sees_what_needs_no_right_and_what_is_configured(server, tmp_path):
-    """Without rights CPU, state and memory are there; log and port too where the configuration names them."""
+@pytest.mark.parametrize("rights", [AS_NOBODY, WITHOUT_PTRACE], ids=["another user", "root without CAP_SYS_PTRACE"])
+async def test_without_rights_what_needs_none_is_seen(server, tmp_path, rights):
+    """CPU, state and memory are there; log, port, open files and bytes read are named as missing."""
     python, environ = python_of_everybody()
-    exporter = PrefixedExporter(tmp_path, *AS_NOBODY, python=python, environ=environ, **QUICK)
+    exporter = PrefixedExporter(tmp_path, *rights, python=python, environ=environ, **QUICK)
     async with exporter:
         scrape = await exporter.until(lambda scrape: sees(scrape, server) == {"process"})
         for name in ("cpu_seconds_total", "state", "resident_memory_bytes", "page_faults_total", "threads"):
@@ -197,6 +201,12 @@ async def test_another_user_sees_what_needs_no_right_and_what_is_configured(serv
         for collector in ("process", "log", "health"):
             assert failures(status, collector=collector, server=server.name) == {"permission_denied"}
         assert "Traceback" not in exporter.log
+
+
+@as_root
+async def test_without_rights_what_is_configured_is_seen(server, tmp_path):
+    """Log and port are there where the configuration names them, unless the log may not be read."""
+    python, environ = python_of_everybody()
     config = tmp_path / "stallwatch.yml"
     entry = {"name": server.name, "port": server.port, "host": "127.0.0.1", "log": str(server.log)}
     config.write_text(json.dumps({"servers": [entry]}))
