@@ -7,11 +7,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from grafana_foundation_sdk.builders.dashboard import Dashboard
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
 import fleet
 import own
 import server
-from grafana_foundation_sdk.builders.dashboard import Dashboard
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 FOLDER = Path(__file__).parent / "dashboards"
 DASHBOARDS: dict[str, Callable[[], Dashboard]] = {
@@ -23,10 +24,15 @@ DASHBOARDS: dict[str, Callable[[], Dashboard]] = {
 
 def settled(page: dict[str, Any]) -> dict[str, Any]:
     """Return the dashboard with what the builder leaves open: ids, and links and annotations that are in sight."""
-    numbers = count(1)
+    numbers, saved = count(1), 0
     for panel in page["panels"]:
-        for one in (panel, *panel.get("panels", ())):
+        inside = panel.get("panels", ())
+        for one in (panel, *inside):
             one["id"] = next(numbers)
+            one["gridPos"]["y"] -= saved
+        # A closed row is one line high; what is in it lies over what comes after.
+        saved += max((one["gridPos"]["y"] + one["gridPos"]["h"] for one in inside), default=panel["gridPos"]["y"] + 1)
+        saved -= panel["gridPos"]["y"] + 1
     for part in (*page["links"], *page["annotations"]["list"]):
         part.pop("placement", None)
     return {"id": None, **page}

@@ -8,22 +8,20 @@ from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
     DashboardLinkType,
     Panel,
+    VariableOption,
     VariableRefresh,
     VariableSort,
 )
-from parts import select, source
+
+from parts import source
+from series import select
 
 TAG = "stallwatch"
 RUNBOOKS = "https://github.com/stallwatch/stallwatch/blob/main/alerts/runbooks"
-OURS = 'alertname=~"Inference.*|Stallwatch.*"'
-OLDEST = "For Grafana 11 and newer; written by grafana/build.py, so change it there."
+OLDEST = "For Grafana 11 and newer. Written by grafana/build.py: change it there."
+STEP = "15s"
 
-ANY_NODE = ('job=~"$job"', 'instance=~"$instance"')
-ANY_SERVER = (*ANY_NODE, 'server=~"$server"')
-THIS_NODE = ('job="$job"', 'instance="$instance"')
-THIS_SERVER = (*THIS_NODE, 'server="$server"')
-
-Rows = Sequence[tuple[str, Sequence[Builder[Panel]]]]
+Row = tuple[str, Sequence[Builder[Panel]]]
 
 
 def runbook(alert: str) -> str:
@@ -37,27 +35,28 @@ def server_url(job: str, instance: str, server: str) -> str:
     return f"/d/stallwatch-server?var-datasource=${{datasource}}&{names}&${{__url_time_range}}"
 
 
-def frame(uid: str, name: str, text: str, since: str, refresh: str) -> dashboard.Dashboard:
-    """Return a dashboard without panels."""
-    page = dashboard.Dashboard(f"Stallwatch / {name}").uid(uid).description(f"{text} {OLDEST}").tags([TAG]).readonly()
-    page.time(f"now-{since}", "now").refresh(refresh).timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
+def exporter_url(job: str, instance: str) -> str:
+    """Return the address of the Exporter dashboard for the node that these macros name, over the same time."""
+    names = f"var-job={job}&var-instance={instance}"
+    return f"/d/stallwatch-exporter?var-datasource=${{datasource}}&{names}&${{__url_time_range}}"
+
+
+def frame(name: str, text: str, since: str, refresh: str) -> dashboard.Dashboard:
+    """Return a dashboard without panels, with the choice of the Prometheus that is asked."""
+    page = dashboard.Dashboard(f"Stallwatch / {name}").uid(f"stallwatch-{name.lower()}").tags([TAG]).readonly()
+    page.description(f"{text} {OLDEST}").time(f"now-{since}", "now").refresh(refresh).timezone("browser")
+    page.tooltip(DashboardCursorSync.CROSSHAIR)
     page.timepicker(dashboard.TimePicker().refresh_intervals(["5s", "10s", "30s", "1m", "5m"]))
     others = dashboard.DashboardLink("Stallwatch").type(DashboardLinkType.DASHBOARDS).tags([TAG])
     page.link(others.as_dropdown(as_dropdown=False).keep_time(keep_time=True).include_vars(include_vars=True))
     runbooks = dashboard.DashboardLink("Runbooks").type(DashboardLinkType.LINK).icon("doc").url(RUNBOOKS)
-    return page.link(runbooks.tooltip("What each alert means and what to do").target_blank(target_blank=True))
+    page.link(runbooks.tooltip("What each alert means and what to do").target_blank(target_blank=True))
+    return page.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
 
 
-def choose_source() -> dashboard.DatasourceVariable:
-    """Return the choice of the Prometheus that is asked."""
-    return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
-
-
-def choose(
-    name: str, label: str, metric: str, *matchers: str, several: bool, of: str = "", everything: str = ""
-) -> dashboard.QueryVariable:
-    """Return a choice among the values of a label of a metric; `everything` is the pattern behind All."""
-    query = f"label_values({select(metric, *matchers) if matchers else metric}, {of or name})"
+def choose(name: str, label: str, series: str, *, several: bool, everything: str = "") -> dashboard.QueryVariable:
+    """Return a choice among the values that the label of this name has; `everything` is the pattern behind All."""
+    query = f"label_values({series}, {name})"
     variable = (
         dashboard.QueryVariable(name)
         .label(label)
@@ -69,32 +68,36 @@ def choose(
         .multi(several)
         .include_all(several)
     )
+    if several:
+        variable.current(VariableOption(selected=True, text=["All"], value=["$__all"]))
     return variable.all_value(everything) if everything else variable
 
 
-def annotate(page: dashboard.Dashboard, alerts: Sequence[str], verdicts: Sequence[str]) -> None:
-    """Mark on every panel when an alert fired and when a server had stalled or was dead."""
+def mark_alerts(page: dashboard.Dashboard, name: str, *matchers: str) -> None:
+    """Mark on every panel when an alert began to fire: not how long, since that would cover what is shown."""
+    firing = select("ALERTS", 'alertstate="firing"', *matchers)
+    marks = _marks(name, "red", f"{firing} unless {firing} offset $__interval")
     page.annotation(
-        _marks("Alerts that fire", "red", select("ALERTS", 'alertstate="firing"', OURS, *alerts))
-        .title_format("{{alertname}}")
-        .text_format("{{server}} {{instance}}")
-        .tag_keys("severity,alertname")
+        marks.title_format("{{alertname}}").text_format("{{server}} {{instance}}").tag_keys("severity,alertname")
     )
-    hung = select("stallwatch_server_verdict", 'verdict=~"stalled|dead"', *verdicts)
-    page.annotation(
-        _marks("Stalled or dead", "dark-red", f"{hung} == 1")
-        .title_format("{{verdict}}")
-        .text_format("{{server}} on {{instance}}")
-        .tag_keys("verdict")
-    )
+
+
+def mark_stalls(page: dashboard.Dashboard, *matchers: str, while_it_lasts: bool) -> None:
+    """Mark on every panel when a server stalled or died, or all the time while it is so."""
+    hung = f"{select('stallwatch_server_verdict', *matchers)} == 1"
+    expr = hung if while_it_lasts else f"({hung}) unless ({hung.replace('}', '} offset $__interval')})"
+    marks = _marks("Stalled or dead", "dark-red", expr)
+    page.annotation(marks.title_format("{{verdict}}").text_format("{{server}} on {{instance}}").tag_keys("verdict"))
 
 
 def _marks(name: str, colour: str, expr: str) -> dashboard.AnnotationQuery:
-    marks = dashboard.AnnotationQuery().name(name).datasource(source()).expr(expr).step("15s")
+    marks = dashboard.AnnotationQuery().name(name).datasource(source()).expr(expr).step(STEP)
     return marks.enable(enable=True).icon_color(colour)
 
 
-def lay_out(page: dashboard.Dashboard, top: Sequence[Builder[Panel]], rows: Rows, folded: Rows = ()) -> None:
+def lay_out(
+    page: dashboard.Dashboard, top: Sequence[Builder[Panel]], rows: Sequence[Row], folded: Sequence[Row] = ()
+) -> dashboard.Dashboard:
     """Put panels under each other, `folded` ones into rows that are closed at first."""
     for panel in top:
         page.with_panel(panel)
@@ -107,3 +110,4 @@ def lay_out(page: dashboard.Dashboard, top: Sequence[Builder[Panel]], rows: Rows
         for panel in panels:
             row.with_panel(panel)
         page.with_row(row)
+    return page

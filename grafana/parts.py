@@ -1,6 +1,7 @@
-"""What are the dashboards made of? Queries and panels in one look, so that all of them are read the same way."""
+"""How does a panel look? Lines, bands and numbers, each kind everywhere the same."""
 
 from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, timeseries
 from grafana_foundation_sdk.cog.builder import Builder
@@ -15,11 +16,12 @@ from grafana_foundation_sdk.models.dashboard import (
     ValueMappingResult,
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
 from words import GREY, Word
 
 WIDTH = 24
-AXIS = 90
-"""Pixels left of every plot: where all axes begin at the same place, a stall is one vertical line through all panels."""
+AXIS = 75
+"""Pixels left of every plot: where all axes begin at the same place, a stall is one line down through all panels."""
 
 Query = prometheus.Dataquery
 Override = tuple[str, Mapping[str, object]]
@@ -28,27 +30,6 @@ Override = tuple[str, Mapping[str, object]]
 def source() -> models.DataSourceRef:
     """Return the data source that the reader has chosen."""
     return models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-
-
-def select(metric: str, *matchers: str) -> str:
-    """Return the selector of a metric with these matchers."""
-    return f"{metric}{{{', '.join(matchers)}}}"
-
-
-def equal(label: str, value: str) -> str:
-    """Return the matcher for one value of a label."""
-    return f'{label}="{value}"'
-
-
-def among(label: str, pattern: str) -> str:
-    """Return the matcher for all values of a label that fit a pattern."""
-    return f'{label}=~"{pattern}"'
-
-
-def coded(metric: str, label: str, words: Mapping[str, int], *matchers: str) -> str:
-    """Return the query that makes one number of a state set: the code of the member that holds."""
-    members = (f"{code} * {select(metric, *matchers, equal(label, word))}" for word, code in words.items())
-    return f"max without ({label}) ({' or '.join(members)})"
 
 
 def over_time(expr: str, legend: str) -> Query:
@@ -113,7 +94,7 @@ def graph(
     queries: Sequence[Query],
     *,
     most: float | None = None,
-    height: int = 5,
+    height: int = 4,
     width: int = WIDTH,
     overrides: Sequence[Override] = (),
     lines: dashboard.ThresholdsConfig | None = None,
@@ -142,7 +123,8 @@ def graph(
         panel.thresholds(lines).thresholds_style(style)
     for pattern, values in overrides:
         panel.override_by_regexp(pattern, properties(values))
-    return _framed(panel, title, text, empty, queries, height, width)
+    _frame(panel, title, text, empty, queries)
+    return panel.height(height).span(width)
 
 
 def bands(
@@ -152,7 +134,7 @@ def bands(
     queries: Sequence[Query],
     words: Sequence[Word],
     *,
-    height: int = 5,
+    height: int = 4,
     legend: bool = True,
     by_query: Mapping[str, Sequence[Word]] | None = None,
 ) -> Builder[Panel]:
@@ -172,7 +154,8 @@ def bands(
     )
     for ref, others in (by_query or {}).items():
         panel.override_by_query(ref, [DynamicConfigValue("mappings", mapping(others))])
-    return _framed(panel, title, text, empty, queries, height, WIDTH)
+    _frame(panel, title, text, empty, queries)
+    return panel.height(height).span(WIDTH)
 
 
 def number(
@@ -200,7 +183,8 @@ def number(
         .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.THRESHOLDS))
         .data_links(list(links))
     )
-    return _framed(panel, title, text, empty, [query], height, width)
+    _frame(panel, title, text, empty, [query])
+    return panel.height(height).span(width)
 
 
 def _legend(*, shown: bool) -> common.VizLegendOptions:
@@ -208,16 +192,13 @@ def _legend(*, shown: bool) -> common.VizLegendOptions:
     return options.placement(models.LegendPlacement.BOTTOM).show_legend(show_legend=shown)
 
 
-def _framed(
+def _frame(
     panel: timeseries.Panel | statetimeline.Panel | stat.Panel,
     title: str,
     text: str,
     empty: str,
     queries: Sequence[Query],
-    height: int,
-    width: int,
-) -> Builder[Panel]:
-    panel.title(title).description(text).datasource(source()).no_value(empty).height(height).span(width)
-    for ref, query in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", queries, strict=False):
+) -> None:
+    panel.title(title).description(text).datasource(source()).no_value(empty)
+    for ref, query in zip(ascii_uppercase, queries, strict=False):
         panel.with_target(query.ref_id(ref).datasource(source()))
-    return panel

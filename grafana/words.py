@@ -46,7 +46,7 @@ class Word:
 
 
 def codes(names: tuple[str, ...], first: int = 0) -> dict[str, int]:
-    """Number names in their order."""
+    """Return a number for each name, in their order."""
     return {name: code for code, name in enumerate(names, first)}
 
 
@@ -74,7 +74,10 @@ PROCESS_WORDS = tuple(Word(str(code), *STATE_WORDS[state]) for state, code in ST
 RESULT_WORDS = tuple(
     Word(str(code), spaced(name), RESULT_COLOURS.get(name, "dark-orange")) for name, code in RESULT_CODES.items()
 )
+RELOAD_WORDS = (Word("0", "failed", "red"), Word("1", "in force", "green"))
 READ_WORDS = (Word("0", "cannot be read", "orange"), Word("1", "read", "green"))
 UP_WORDS = (Word("0", "down", "red"), Word("1", "up", "green"))
 FAILING_WORDS = (Word("0", "failing", "red"), Word("1", "working", "green"))
 VERDICT_NAMES = tuple(Word(name, name, COLOURS[name]) for name in VERDICTS)
+STALE = 90
+"""Seconds after which a snapshot is called old, as in alerts/rules."""
