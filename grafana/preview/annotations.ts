@@ -1,6 +1,7 @@
 // When did the annotations of a dashboard happen, and how are they marked on a graph?
 import type { GrafanaTheme2 } from '@grafana/data';
 import type uPlot from 'uplot';
+import { intervals, stepOf } from './intervals';
 import type { Prometheus } from './prometheus';
 import { type Choices, interpolate } from './variables';
 import type { Job } from './types';
@@ -14,15 +15,17 @@ export interface Region {
 }
 
 const BAR = 4;
+/** As many as Grafana asks for in a query for annotations. */
+const POINTS = 100;
 
 /** Regions of time in which the expression of an annotation has a value above 0. */
 export async function regions(job: Job, prometheus: Prometheus, choices: Choices, theme: GrafanaTheme2): Promise<Region[]> {
-  const step = Math.max(1000 * job.scrapeInterval, Math.ceil((job.to - job.from) / 1000 / 1000) * 1000);
   const asked = (job.dashboard.annotations?.list ?? []).filter((annotation) => annotation.enable && annotation.expr);
   const found = await Promise.all(
-    asked.map(async ({ name, expr, iconColor, filter }) => {
+    asked.map(async ({ name, expr, iconColor, filter, step: smallest }) => {
+      const step = stepOf(job, POINTS, smallest);
       const shownOn = (panel: number) => !filter || filter.ids.includes(panel) !== Boolean(filter.exclude);
-      const series = await prometheus.queryRange(interpolate(expr!, choices), job.from, job.to, step);
+      const series = await prometheus.queryRange(interpolate(expr!, choices, intervals(step, job)), job.from, job.to, step);
       const color = theme.visualization.getColorByName(iconColor);
       return series.flatMap(({ times, values }) =>
         runs(times.filter((_, i) => values[i] > 0), step).map(([from, to]) => ({ name, shownOn, color, from, to })),

@@ -4,107 +4,50 @@ import argparse
 import asyncio
 import base64
 import json
-import math
 import re
-import shutil
 import sys
-import tempfile
 import time
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientSession, ClientWebSocketResponse, web
+from aiohttp import web
+from browser import PATIENCE, DrawError, browser
 
 BUNDLE = Path(__file__).parent / "dist"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--remote-debugging-port=0",
-)
-PATIENCE = 60.0
 SETTLE = 0.5
 DURATION = re.compile(r"(\d+)([smhd])")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class DrawError(Exception):
-    """Why there is no picture."""
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A PNG, and what of it is not as Grafana would draw it, one line each."""
+
+    png: bytes
+    problems: tuple[str, ...]
 
 
-async def draw(job: dict[str, Any], picture: Path, width: int, height: int | None = None) -> list[str]:
-    """Write the picture of a dashboard as PNG; returns what could not be drawn as Grafana would, one line each."""
-    async with _page(job) as url, _browser() as page:
+async def draw(job: dict[str, Any], width: int, height: int | None = None) -> Drawing:
+    """Draw a dashboard so many pixels wide; what is below the height is cut off."""
+    async with _served(job) as url, browser() as page:
         await page.resize(width, 100)
         await page.ask("Page.navigate", url=url)
         drawn = await page.value("window.drawn", PATIENCE)
         if not drawn["height"]:
             raise DrawError("; ".join(drawn["problems"]))
-        await page.resize(width, min(drawn["height"], height or math.inf))  # tables are only painted where they are seen
+        # Tables are only painted where they are seen.
+        await page.resize(width, min(drawn["height"], height or drawn["height"]))
         await asyncio.sleep(SETTLE)
         shot = await page.ask("Page.captureScreenshot", format="png")
-    picture.write_bytes(base64.b64decode(shot["data"]))
-    return [*drawn["problems"], *(f"{panel}: no data" for panel in drawn["empty"]), *page.complaints]
-
-
-class Page:
-    """One page of the browser, spoken to through its debugging protocol; `complaints` are errors of its scripts."""
-
-    def __init__(self, socket: ClientWebSocketResponse) -> None:
-        self.complaints: list[str] = []
-        self._socket = socket
-        self._asked = 0
-
-    async def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Return what the browser answers to a command."""
-        self._asked += 1
-        await self._socket.send_json({"id": self._asked, "method": method, "params": parameters})
-        while True:
-            message = await self._socket.receive_json(timeout=PATIENCE)
-            self.complaints += _complaints(message)
-            if message.get("id") == self._asked:
-                if "error" in message:
-                    raise DrawError(f"{method}: {message['error']['message']}")
-                return dict(message["result"])
-
-    async def resize(self, width: int, height: float) -> None:
-        """Give the page a size in pixels."""
-        size = {"width": width, "height": int(height), "deviceScaleFactor": 1, "mobile": False}
-        await self.ask("Emulation.setDeviceMetricsOverride", **size)
-
-    async def value(self, expression: str, patience: float) -> Any:
-        """Return the value of an expression as soon as it has one."""
-        end = time.monotonic() + patience
-        while time.monotonic() < end:
-            answer = await self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
-            if (value := answer["result"].get("value")) is not None:
-                return value
-            await asyncio.sleep(0.2)
-        raise DrawError(f"nothing drawn within {patience:.0f} s; {'; '.join(self.complaints) or 'no error was seen'}")
-
-
-def _complaints(message: dict[str, Any]) -> list[str]:
-    """Return what a message of the browser tells of errors."""
-    parameters = message.get("params", {})
-    if message.get("method") == "Runtime.exceptionThrown":
-        details = parameters["exceptionDetails"]
-        return [details.get("exception", {}).get("description", details["text"])]
-    if message.get("method") == "Runtime.consoleAPICalled" and parameters["type"] == "error":
-        return [" ".join(str(part.get("description") or part.get("value")) for part in parameters["args"])]
-    return []
+    empty = (f"{panel}: no data" for panel in drawn["empty"])
+    return Drawing(base64.b64decode(shot["data"]), (*drawn["problems"], *empty, *page.complaints))
 
 
 @asynccontextmanager
-async def _page(job: dict[str, Any]) -> AsyncIterator[str]:
+async def _served(job: dict[str, Any]) -> AsyncIterator[str]:
     """Serve the bundle and what it is to draw on a free loopback port."""
 
     async def answer(_: web.Request) -> web.Response:
@@ -120,40 +63,6 @@ async def _page(job: dict[str, Any]) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}/index.html"
     finally:
         await runner.cleanup()
-
-
-@asynccontextmanager
-async def _browser() -> AsyncIterator[Page]:
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        raise DrawError(f"no browser found: one of {', '.join(BROWSERS)} is needed")
-    with tempfile.TemporaryDirectory(prefix="stallwatch-preview-", ignore_cleanup_errors=True) as profile:
-        process = await asyncio.create_subprocess_exec(
-            program, *FLAGS, f"--user-data-dir={profile}", "about:blank", stdout=DEVNULL, stderr=PIPE
-        )
-        try:
-            assert process.stderr
-            address = await asyncio.wait_for(_debugger(process.stderr), PATIENCE)
-            draining = asyncio.create_task(process.stderr.read())
-            async with ClientSession() as session:
-                async with session.get(f"http://{address}/json/list") as answer:
-                    pages = [one for one in await answer.json(content_type=None) if one["type"] == "page"]
-                async with session.ws_connect(pages[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                    page = Page(socket)
-                    await page.ask("Runtime.enable")
-                    yield page
-            draining.cancel()
-        finally:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            await process.wait()
-
-
-async def _debugger(stderr: asyncio.StreamReader) -> str:
-    while line := await stderr.readline():
-        if found := re.search(rb"DevTools listening on ws://([^/]+)/", line):
-            return found[1].decode()
-    raise DrawError("the browser ended before it listened")
 
 
 def seconds(text: str) -> int:
@@ -191,30 +100,54 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def job_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the page is to draw."""
-    end = arguments.end or time.time()
+def job_for(
+    dashboard: Path,
+    prometheus: str,
+    *,
+    begin: float,
+    end: float,
+    scrape_interval: int = 15,
+    variables: Mapping[str, list[str]] | None = None,
+    theme: str = "dark",
+    time_zone: str = "utc",
+) -> dict[str, Any]:
+    """Return what the page is to draw; begin and end are seconds since the epoch."""
     return {
-        "dashboard": json.loads(arguments.dashboard.read_text()),
-        "prometheus": arguments.prometheus.rstrip("/"),
-        "variables": variables(arguments.var),
-        "from": int((end - arguments.last) * 1000),
+        "dashboard": json.loads(dashboard.read_text()),
+        "prometheus": prometheus.rstrip("/"),
+        "variables": variables or {},
+        "from": int(begin * 1000),
         "to": int(end * 1000),
-        "timeZone": arguments.time_zone,
-        "theme": arguments.theme,
-        "scrapeInterval": arguments.scrape_interval,
+        "timeZone": time_zone,
+        "theme": theme,
+        "scrapeInterval": scrape_interval,
     }
+
+
+def _job_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    end = arguments.end or time.time()
+    return job_for(
+        arguments.dashboard,
+        arguments.prometheus,
+        begin=end - arguments.last,
+        end=end,
+        scrape_interval=arguments.scrape_interval,
+        variables=variables(arguments.var),
+        theme=arguments.theme,
+        time_zone=arguments.time_zone,
+    )
 
 
 def main() -> int:
     """Draw, say what is not as it would be in Grafana, and return the exit code: 1 where there is no picture."""
     arguments = _arguments()
     try:
-        problems = asyncio.run(draw(job_of(arguments), arguments.picture, arguments.width, arguments.height))
+        drawing = asyncio.run(draw(_job_of(arguments), arguments.width, arguments.height))
+        arguments.picture.write_bytes(drawing.png)
     except (DrawError, OSError, json.JSONDecodeError) as error:
         print(f"{arguments.dashboard}: {error}", file=sys.stderr)
         return 1
-    for problem in problems:
+    for problem in drawing.problems:
         print(f"{arguments.dashboard}: {problem}", file=sys.stderr)
     return 0
 

@@ -3,16 +3,15 @@ import {
   type DataFrame,
   type DataTransformContext,
   type GrafanaTheme2,
-  rangeUtil,
   standardTransformers,
   standardTransformersRegistry,
-  dateTime,
   transformDataFrame,
   type TransformerRegistryItem,
 } from '@grafana/data';
 import { firstValueFrom } from 'rxjs';
 import { withFieldConfig } from './fieldConfig';
 import { seriesFrames, tableFrame } from './frames';
+import { intervals, stepOf } from './intervals';
 import type { Prometheus } from './prometheus';
 import { type Choices, interpolate, interpolateText } from './variables';
 import type { Job, Panel, Target } from './types';
@@ -33,7 +32,7 @@ standardTransformersRegistry.setInit(() => {
 export async function panelData(
   panel: Panel, width: number, job: Job, prometheus: Prometheus, choices: Choices, theme: GrafanaTheme2,
 ): Promise<PanelData> {
-  const step = stepOf(panel, width, job);
+  const step = stepOf(job, panel.maxDataPoints ?? Math.floor(width), panel.interval);
   try {
     const targets = (panel.targets ?? []).filter((target) => !target.hide);
     const answers = await Promise.all(targets.map((target) => ask(target, targets.length, step, job, prometheus, choices)));
@@ -64,24 +63,4 @@ async function transformed(panel: Panel, frames: DataFrame[], choices: Choices):
   }
   const context: DataTransformContext = { interpolate: (text) => interpolateText(text, choices) };
   return firstValueFrom(transformDataFrame(panel.transformations ?? [], frames, context));
-}
-
-function stepOf(panel: Panel, width: number, job: Job): number {
-  const range = { from: dateTime(job.from), to: dateTime(job.to) };
-  const smallest = panel.interval || `${job.scrapeInterval}s`;
-  const raw = { from: range.from, to: range.to };
-  return rangeUtil.calculateInterval({ ...range, raw }, panel.maxDataPoints ?? Math.floor(width), smallest).intervalMs;
-}
-
-function intervals(step: number, job: Job): Record<string, string> {
-  const scrape = job.scrapeInterval * 1000;
-  const seconds = Math.round((job.to - job.from) / 1000);
-  return {
-    __interval: `${step}ms`,
-    __interval_ms: String(step),
-    __rate_interval: `${Math.max(step + scrape, 4 * scrape)}ms`,
-    __range: `${seconds}s`,
-    __range_s: String(seconds),
-    __range_ms: String(seconds * 1000),
-  };
 }

@@ -50,6 +50,7 @@ export interface Annotation {
   enable: boolean;
   expr?: string;
   iconColor: string;
+  step?: string;
   filter?: { exclude?: boolean; ids: number[] };
 }
 
