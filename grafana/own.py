@@ -64,14 +64,14 @@ def _now() -> Sequence[Builder[Panel]]:
             alert="StallwatchWorkerStuck",
         ),
         number(
-            "CPU",
+            "Highest CPU",
             "What the most expensive exporter uses with its workers, 100 % being one core.",
             "percentunit",
             NONE,
             now(f"max({whole_cpu()})"),
         ),
         number(
-            "Memory",
+            "Highest memory",
             "Resident memory of the largest exporter with its workers; pages that they share count in each.",
             "bytes",
             NONE,
