@@ -6,7 +6,7 @@ DEMO_PORT ?= 19847
 REAL_SGLANG ?= .cache/real-sglang
 SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
-.PHONY: demo run test test-real test-all lint dashboards picture clean
+.PHONY: demo run test test-real test-all lint dashboards dashboard-pictures picture clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo $(SCENARIO) --port $(DEMO_PORT)
@@ -36,6 +36,11 @@ lint: $(VENV)/.dev
 
 dashboards: $(VENV)/.dev
 	$(BIN)/python grafana/build.py
+
+# Plays a small fleet for three minutes and draws each dashboard: Node 20, Chromium, Prometheus and 500 MB from npm.
+dashboard-pictures: $(VENV)/.dev
+	cd grafana/preview && npm ci && npm run check && npm run build
+	$(BIN)/python grafana/preview/pictures.py docs
 
 picture: $(VENV)/.dev
 	$(BIN)/python docs/make_demo_picture.py docs/demo.svg

@@ -1,7 +1,7 @@
 // How is a state timeline drawn? Grafana keeps that part in its server, so its lanes are painted here, on Grafana's chart.
 import type { GrafanaTheme2, TimeRange } from '@grafana/data';
 import { AxisPlacement, LegendDisplayMode, ScaleDirection, ScaleOrientation } from '@grafana/schema';
-import { getTextColorForAlphaBackground, UPlotChart, UPlotConfigBuilder, type VizLegendItem, VizLayout, VizLegend } from '@grafana/ui';
+import { getTextColorForAlphaBackground, Pagination, UPlotChart, UPlotConfigBuilder, type VizLegendItem, VizLayout, VizLegend } from '@grafana/ui';
 import { useMemo } from 'react';
 import type uPlot from 'uplot';
 import { type Band, type Lane, lanesOf } from './bands';
@@ -9,8 +9,10 @@ import { drawRegions, type Region } from './annotations';
 import type { VisualizationProps } from './visualization';
 
 const PADDING = 6;
+const PAGES = 40;
 
 interface Look {
+  axisWidth?: number;
   rowHeight: number;
   fillOpacity: number;
   showValue: 'auto' | 'always' | 'never';
@@ -19,26 +21,32 @@ interface Look {
 }
 
 export function StateTimelinePanel({ panel, frames, step, width, height, theme, timeRange, timeZone, regions }: VisualizationProps) {
-  const lanes = useMemo(() => lanesOf(frames, step), [frames, step]);
-  const { rowHeight = 0.9, showValue = 'auto', alignValue = 'left', legend } = panel.options ?? {};
+  const { rowHeight = 0.9, showValue = 'auto', alignValue = 'left', perPage = 20, legend } = panel.options ?? {};
+  const all = useMemo(() => lanesOf(frames, step), [frames, step]);
+  const lanes = useMemo(() => all.slice(0, perPage), [all]);
+  const pages = Math.ceil(all.length / perPage);
   const fillOpacity = (panel.fieldConfig?.defaults.custom?.fillOpacity ?? 70) / 100;
-  const look: Look = { rowHeight, showValue, alignValue, fillOpacity, theme };
+  const axisWidth = panel.fieldConfig?.defaults.custom?.axisWidth;
+  const look: Look = { axisWidth, rowHeight, showValue, alignValue, fillOpacity, theme };
   const config = useMemo(() => chart(lanes, look, timeRange, timeZone, regions), [lanes]);
   const placement = legend?.placement ?? 'bottom';
   return (
-    <VizLayout
-      width={width}
-      height={height}
-      legend={
-        legend?.showLegend === false ? null : (
-          <VizLayout.Legend placement={placement}>
-            <VizLegend placement={placement} displayMode={legend?.displayMode ?? LegendDisplayMode.List} items={legendItems(lanes)} />
-          </VizLayout.Legend>
-        )
-      }
-    >
-      {(width, height) => <UPlotChart config={config} width={width} height={height} data={emptyData(timeRange)} />}
-    </VizLayout>
+    <>
+      <VizLayout
+        width={width}
+        height={pages > 1 ? height - PAGES : height}
+        legend={
+          legend?.showLegend === false ? null : (
+            <VizLayout.Legend placement={placement} width={legend?.width}>
+              <VizLegend placement={placement} displayMode={legend?.displayMode ?? LegendDisplayMode.List} items={legendItems(lanes)} />
+            </VizLayout.Legend>
+          )
+        }
+      >
+        {(width, height) => <UPlotChart config={config} width={width} height={height} data={emptyData(timeRange)} />}
+      </VizLayout>
+      {pages > 1 && <Pagination currentPage={1} numberOfPages={pages} onNavigate={() => undefined} />}
+    </>
   );
 }
 
@@ -73,6 +81,7 @@ function chart(lanes: Lane[], look: Look, timeRange: TimeRange, timeZone: string
     scaleKey: 'y',
     placement: AxisPlacement.Left,
     theme,
+    size: look.axisWidth,
     splits: () => middles,
     values: () => lanes.map(({ name }) => name),
     grid: { show: false },
