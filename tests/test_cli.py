@@ -63,7 +63,7 @@ def test_help_of_serve_groups_the_settings_with_their_defaults(capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "usage: stallwatch serve [SETTING ...]" in out
     assert "settings: each is also a key of the file and a variable" in out
-    assert "--web.listen-address ADDRESS address to listen on; port 0 takes a free one (default :19847)" in out
+    assert "--web.telemetry-path PATH path of the metrics (default /metrics)" in out
     assert "SIGHUP reloads" in out
 
 
