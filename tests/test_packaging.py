@@ -62,14 +62,15 @@ def test_nothing_but_the_package_is_shipped(contents):
     """One package with its type marker, no test, no cache, no file of somebody's editor."""
     assert {name.split("/")[0] for name in contents} == {"stallwatch", f"stallwatch-{__version__}.dist-info"}
     package = {name for name in contents if name.startswith("stallwatch/") and not name.startswith(BUNDLE)}
-    sources = (ROOT / "exporter" / "stallwatch").rglob("*.py")
-    expected = {str(path.relative_to(ROOT / "exporter")) for path in sources}
+    source = ROOT / "exporter" / "stallwatch"
+    files = (*source.rglob("*.py"), *source.glob("scenarios/*.yml"))
+    expected = {str(path.relative_to(ROOT / "exporter")) for path in files}
     assert package == {*expected, "stallwatch/py.typed"}
 
 
-def test_rules_runbooks_and_scenarios_travel_in_the_wheel(contents):
+def test_rules_and_runbooks_travel_in_the_wheel(contents):
     """They are those of the repository, byte for byte."""
-    files = [path for folder in ("alerts", "scenarios") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = [path for path in (ROOT / "alerts").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".yml", ".md"}
     expected = {f"{BUNDLE}{path.relative_to(ROOT)}": path.read_bytes() for path in files}
     assert {name: content for name, content in contents.items() if name.startswith(BUNDLE)} == expected

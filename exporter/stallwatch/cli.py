@@ -65,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         help="say what would have been said of a scenario, and when",
         description="Plays a scenario through the judgement. Exit code: 0 when every expectation holds, else 1.",
     )
-    replay.add_argument("file", type=Path, metavar="FILE", help="a scenario (YAML) or a recording (.jsonl)")
+    replay.add_argument(
+        "file", type=Path, metavar="FILE", help="a scenario (YAML, or a shipped one by name) or a recording (.jsonl)"
+    )
     replay.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object per line")
     replay.add_argument("--rules", type=Path, metavar="DIR", help="also play these alert rules, with promtool")
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")

@@ -8,10 +8,11 @@ import pytest
 
 from stallwatch.config import ConfigError
 from stallwatch.simulation.replay import replay
+from stallwatch.simulation.scenario import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts" / "rules"
-COLD = ROOT / "scenarios" / "cold_deadlock_after_weights.yml"
+COLD = SHIPPED / "cold_deadlock_after_weights.yml"
 
 HANG = """
 name: a start that hangs
@@ -42,6 +43,13 @@ def test_each_change_of_a_verdict_is_one_object(capsys):
     assert 600 <= last["t"] <= 660
     assert last["reason"]
     assert "its alerts were not judged" in capsys.readouterr().err
+
+
+def test_a_shipped_scenario_is_played_by_its_name():
+    """Its bare name is enough, in any folder; a name that is none is answered with those there are."""
+    assert told(Path("cold_deadlock_after_weights")) == told(COLD)
+    with pytest.raises(ConfigError, match=r"no_such_scenario: no such scenario; there are: .*cold_deadlock"):
+        told(Path("no_such_scenario"))
 
 
 def test_with_rules_the_alerts_are_played_too():

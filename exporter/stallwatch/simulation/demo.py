@@ -19,7 +19,6 @@ import msgspec
 
 from stallwatch.config import (
     Config,
-    ConfigError,
     DiscoveryConfig,
     GpuConfig,
     HealthConfig,
@@ -34,7 +33,7 @@ from stallwatch.serve import exporter
 from stallwatch.simulation.livedemo import play_live
 from stallwatch.simulation.pager import Page, Pager, free_port, programs
 from stallwatch.simulation.played import PlayedGpus, PlayedServer
-from stallwatch.simulation.scenario import load_scenario
+from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.simulation.telling import INDENT, say, write
 from stallwatch.snapshot import Server
 from stallwatch.status import sentence
@@ -67,18 +66,6 @@ async def demo(port: int, seconds: float, scenario: str | None = None) -> int:
     except asyncio.CancelledError:
         say("ended before its time")
         return 0
-
-
-def scenario_file(name: str) -> Path:
-    """Return the file of a scenario: as it is named, or among those that come with Stallwatch."""
-    if Path(name).suffix in {".yml", ".yaml"} or Path(name).exists():
-        return Path(name)
-    packaged = Path(__file__).parents[1] / "bundle" / "scenarios"
-    folder = packaged if packaged.is_dir() else Path(__file__).parents[3] / "scenarios"
-    if not (folder / f"{name}.yml").is_file():
-        known = ", ".join(sorted(path.stem for path in folder.glob("*.yml")))
-        raise ConfigError(f"{name}: no such scenario; there are: {known}")
-    return folder / f"{name}.yml"
 
 
 async def _play(port: int, seconds: float) -> int:

@@ -11,7 +11,7 @@ from stallwatch.config import ConfigError
 from stallwatch.recording import read_recording
 from stallwatch.replay import Look, broken, play, play_recording
 from stallwatch.simulation.rulesplay import AlertChange, alert_changes
-from stallwatch.simulation.scenario import Scenario, load_scenario
+from stallwatch.simulation.scenario import Scenario, load_scenario, scenario_file
 
 RECORDINGS = frozenset({".jsonl", ".json"})
 
@@ -22,7 +22,7 @@ def replay(file: Path, *, as_json: bool = False, rules: Path | None = None, out:
         raise ConfigError("--rules needs promtool, which comes with Prometheus")
     if rules and not list(rules.glob("*.yml")):
         raise ConfigError(f"{rules}: holds no rules (*.yml)")
-    scenario = None if file.suffix in RECORDINGS else load_scenario(file)
+    scenario = None if file.suffix in RECORDINGS else load_scenario(scenario_file(file))
     wrong: list[str] = []
     if scenario:
         looks, wrong = broken(scenario, play(scenario))
