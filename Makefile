@@ -6,7 +6,7 @@ DEMO_PORT ?= 19847
 REAL_SGLANG ?= .cache/real-sglang
 SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
-.PHONY: demo run test test-real test-all lint picture clean
+.PHONY: demo run test test-real test-all lint picture reference clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo $(SCENARIO) --port $(DEMO_PORT)
@@ -36,6 +36,10 @@ lint: $(VENV)/.dev
 
 picture: $(VENV)/.dev
 	$(BIN)/python docs/make_demo_picture.py docs/demo.svg
+
+# The tables in docs/ that are written from the code.
+reference: $(VENV)/.dev
+	$(BIN)/python docs/make_reference.py
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)

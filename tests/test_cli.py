@@ -76,6 +76,7 @@ def test_help_of_serve_groups_the_settings_with_their_defaults(capsys):
         (("serve", "--interval=soon"), "--interval"),
         (("serve", "--log.format=xml"), "--log.format"),
         (("demo", "--port=x"), "--port"),
+        (("replay", "spin_deadlock", "--limit", "stale=3m"), "--limit: stale"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(capsys, arguments, named):

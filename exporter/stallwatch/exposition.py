@@ -100,6 +100,7 @@ class Exposition:
         return Page(content_type, body, gzip.compress(body, compresslevel=1))
 
     def groups(self) -> Iterable[tuple[str, tuple[object, ...], Callable[[], Iterable[Family]]]]:
+        """Yield the name of each group of families, what they are made of, and what makes them."""
         view, moment = self._view, self._view.snapshot.moment
         offset = round(moment.unix - moment.monotonic, 2)
         for collector in COLLECTORS:

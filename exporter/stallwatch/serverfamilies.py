@@ -95,7 +95,7 @@ def _present(view: View) -> Samples:
 
 def _verdicts(view: View) -> Iterable[Family]:
     states = (((name, state), float(v.state == state)) for name, v in view.verdicts.items() for state in VERDICTS)
-    text = f"What is judged of the server: 1 for the one of {' '.join(VERDICTS)} that holds."
+    text = f"What is judged of the server: 1 for the one that holds of {', '.join(VERDICTS)}."
     yield _gauge("server_verdict", text, ("server", "verdict"), states)
     signatures = (
         ((name, word), float(v.signature == word)) for name, v in view.verdicts.items() for word in SIGNATURES
@@ -127,7 +127,7 @@ def _phases(view: View, pasts: Mapping[str, Past]) -> Iterable[Family]:
     moment = view.snapshot.moment
     known = [(name, past) for name, past in pasts.items() if past.phase is not None]
     one_hot = (((name, phase), float(past.phase == phase)) for name, past in known for phase in PHASES)
-    text = f"How far the server is: 1 for the one of {' '.join(PHASES)} that it is in."
+    text = f"How far the server is: 1 for the one that holds of {', '.join(PHASES)}."
     yield _gauge("server_phase", text, ("server", "phase"), one_hot)
     since = (((name,), _time(moment.unix_of(past.phase_since))) for name, past in known if past.phase_since is not None)
     yield _gauge("server_phase_start_timestamp_seconds", "When its phase began.", ("server",), since)
@@ -158,14 +158,16 @@ def _movement(view: View, pasts: Mapping[str, Past]) -> Iterable[Family]:
     moved = (
         ((name, signal), _time(moment.unix_of(at))) for name, past in pasts.items() for signal, at in past.moved.items()
     )
-    text = f"When this signal last moved: {' '.join(SIGNALS[None])}; where it never did, the first sight of the server."
+    text = (
+        f"When this signal last moved: {', '.join(SIGNALS[None])}; where it never did, the first sight of the server."
+    )
     yield _gauge("server_last_movement_timestamp_seconds", text, ("server", "signal"), moved)
     owed = (
         ((name, reason), _time(moment.unix_of(at)))
         for name, past in pasts.items()
         for reason, at in _owed(past).items()
     )
-    text = f"Since when something is owed by the server, by reason: {' '.join(OWED)}; absent while nothing is."
+    text = f"Since when something is owed by the server, by reason: {', '.join(OWED)}; absent while nothing is."
     yield _gauge("server_demand_since_timestamp_seconds", text, ("server", "reason"), owed)
     busy = (
         ((name,), _time(moment.unix_of(past.gpus.busy_at)))
@@ -195,7 +197,7 @@ def _gpus(pasts: Mapping[str, Past]) -> Iterable[Family]:
         if place.uuid
     )
     labels = ("server", "gpu", "uuid", "rank")
-    yield _gauge("server_gpu_info", "A GPU that the server holds, lost ones included.", labels, places)
+    yield _gauge("server_gpu_info", "1 for every GPU that the server holds, lost ones included.", labels, places)
     for name, text, field in (
         ("gpu_utilization_min_ratio", "Utilization of its least busy GPU.", "utilization_min"),
         ("gpu_utilization_max_ratio", "Utilization of its busiest GPU.", "utilization_max"),

@@ -200,11 +200,11 @@ def families(readings: Sequence[GpuReading], moment: Moment) -> Iterable[Family]
         yield Family(f"stallwatch_gpu_{name}", text, kind, ("gpu", "uuid"), samples)
     labels = ("gpu", "uuid", "reason")
     throttled = tuple(_throttled(gpus))
-    text = f"Why the clocks are low: {' '.join(THROTTLE_REASONS)}; idle is no throttle."
+    text = f"Why the clocks are low: {', '.join(THROTTLE_REASONS)}; idle is no throttle."
     yield Family("stallwatch_gpu_throttled", text, "gauge", labels, throttled)
     labels = ("gpu", "uuid", "action")
     actions = tuple(((*_labels(gpu), gpu.recovery_action), 1.0) for gpu in gpus if gpu.recovery_action is not None)
-    text = f"1 for what the driver wants done about the GPU: {' '.join(RECOVERY_ACTIONS)} other."
+    text = f"1 for what the driver wants done about the GPU: {', '.join(RECOVERY_ACTIONS)}, other."
     yield Family("stallwatch_gpu_recovery_action", text, "gauge", labels, actions)
     lost = tuple((_labels(gpu), float(gpu.lost)) for gpu in gpus)
     text = "1 when the GPU was there and is not any more; its other values are absent then."

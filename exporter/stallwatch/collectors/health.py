@@ -308,7 +308,7 @@ def families(readings: Sequence[HealthReading], moment: Moment) -> Iterable[Fami
     yield family("consecutive_failures", text, lambda probe: {"": probe.consecutive_failures})
     text = "What a good answer on this path proves: scheduler (it answered) or http (only the web process did)."
     yield family("scope", text, lambda probe: {scope: scope == probe.scope for scope in SCOPES}, "scope")
-    text = f"Outcome of the last probe: {' '.join(RESULTS)}. One that is unauthorized is alive."
+    text = f"Outcome of the last probe: {', '.join(RESULTS)}. Who asks for a key is alive."
     yield family("result", text, lambda probe: {result: result == probe.result for result in RESULTS}, "result")
-    text = "Time that each completed phase of the last probe took: connect tls first_byte transfer."
+    text = "Time that each completed phase of the last probe took: connect, tls, first_byte, transfer."
     yield family("phase_seconds", text, lambda probe: probe.phases, "phase")

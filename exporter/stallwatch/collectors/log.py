@@ -155,9 +155,9 @@ def families(readings: Sequence[LogReading], moment: Moment) -> Iterable[Family]
     yield family("rotations_total", text, "counter", lambda log: log.rotations)
     text = "Bytes left out because the reader was too far behind."
     yield family("skipped_bytes_total", text, "counter", lambda log: log.skipped_bytes)
-    text = f"Lines read, by kind: {' '.join(KINDS)}; a heartbeat is no progress, such as the batch of a probe."
+    text = f"Lines read, by kind: {', '.join(KINDS)}; a heartbeat is no progress, such as the batch of a probe."
     yield _by_kind("lines", text, {log.server: log.lines for log in logs})
-    text = f"Lines that say what failed, by kind: {' '.join(ERROR_KINDS)}; 0 for those not seen."
+    text = f"Lines that say what failed, by kind: {', '.join(ERROR_KINDS)}; 0 for those not seen."
     yield _by_kind("errors", text, {log.server: log.errors for log in logs})
 
 

@@ -315,5 +315,5 @@ def families(readings: Sequence[ProcessReading], moment: Moment) -> Iterable[Fam
     yield family("start_time_seconds", text, lambda one: moment.unix_of_boottime(one.started))
     text = "Context switches of the main thread, voluntary and involuntary, since it began."
     yield sets("context_switches_total", text, "kind", switches)
-    text = f"State of the main thread, in the letters of ps ({' '.join(STATES)}): 1 for the one that holds."
+    text = f"State of the main thread, in the letters of ps ({', '.join(STATES)}): 1 for the one that holds."
     yield sets("state", text, "state", lambda one: {state: state == one.state for state in STATES})
