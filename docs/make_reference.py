@@ -20,6 +20,7 @@ from alert_index import ALERT_COLUMNS, alert_rows
 from stallwatch.config import Config, Limits, Section, ServerConfig
 from stallwatch.expense import own_expense
 from stallwatch.exposition import Exposition
+from stallwatch.judging.starting import BUDGETS
 from stallwatch.monitor import COLLECTORS, Monitor, start_workers
 from stallwatch.past import COLD, HOT, LOW_POWER
 from stallwatch.placement import LOADED_BYTES, LOADED_RATIO
@@ -185,6 +186,13 @@ def movement() -> str:
     return table(("signal", "moves when", "counts"), rows)
 
 
+def budgets() -> str:
+    """Tell how long each phase of a start may take while something moves."""
+    named = Limits().named()
+    rows = ((f"`{phase}`", f"`limits.{limit}`", _shown(named[limit])) for phase, limit in BUDGETS.items())
+    return table(("phase", "budget", "default"), rows)
+
+
 def thresholds() -> str:
     """Tell the fixed numbers behind the words."""
     rows = (
@@ -217,6 +225,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "limits": limits,
     "servers": servers,
     "movement": movement,
+    "budgets": budgets,
     "thresholds": thresholds,
     "examples": examples,
     "alerts": lambda: table(ALERT_COLUMNS, alert_rows()),
