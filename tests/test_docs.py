@@ -12,6 +12,8 @@ import yaml
 from documents import FENCE, PACKAGE, PAGES, ROOT, blocks, name_of, sessions
 from stallwatch.cli import _parser
 from stallwatch.config import Config, Limits
+from stallwatch.exposition import Exposition
+from stallwatch.monitor import Monitor, start_workers
 from stallwatch.settings.sources import load
 from stallwatch.simulation.replay import replay
 from stallwatch.values import parse_duration
@@ -37,6 +39,19 @@ def test_every_table_of_the_code_is_on_one_page():
     """Each is written somewhere, once; a group of metrics that is new is told of too."""
     begun = [name for page in DOCS for name in re.findall(r"<!-- begin ([a-z ]+) -->", page.read_text())]
     assert sorted(begun) == sorted(REFERENCE["TABLES"])
+
+
+async def test_every_name_on_a_page_is_told_of():
+    """What a running exporter publishes stands in the reference: no family comes with a reading only."""
+    monitor = Monitor(Config(), start_workers(Config()))
+    try:
+        while not monitor.view.lanes:
+            await monitor.tick()
+    finally:
+        await monitor.close()
+    page = Exposition(monitor.view).page("text/plain").plain.decode()
+    told = {family.name for group in REFERENCE["families"]().values() for family in group}
+    assert set(re.findall(r"^([a-z_]+)[{ ]", page, re.MULTILINE)) <= told
 
 
 def rows(page, first):

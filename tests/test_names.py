@@ -60,6 +60,7 @@ METRIC = re.compile(
 )
 ALERT = re.compile(r"(?P<stem>\b(?:Inference|Stallwatch)[A-Z][A-Za-z]*)(?:\((?P<parts>[A-Za-z|]+)\))?(?P<open>\.[+*])?")
 SELECTOR = re.compile(r"\b(\w+) ?(=|!=|=~|!~) ?(?:\\?[\"'])([^\"'\\]*)(?:\\?[\"'])")
+COMPARED = re.compile(r"\beq \$(\w+) \"(\w+)\"")
 OTHERS = re.compile(r"\b(?:prometheus|alertmanager|amtool|promtool|docker|curl|pip)\b")
 
 texts = pytest.mark.parametrize("text", TEXTS, ids=name_of)
@@ -98,10 +99,11 @@ def test_alerts_exist(text):
 
 @texts
 def test_label_values_exist(text):
-    """A selector asks for a verdict, signature, phase, limit and so on that there is."""
+    """A selector or a template asks for a verdict, signature, phase, limit and so on that there is."""
+    compared = [(label, "=", value) for label, value in COMPARED.findall(text_of(text))]
     wrong = [
         f"{label}{operator}{value!r}"
-        for label, operator, value in SELECTOR.findall(text_of(text))
+        for label, operator, value in [*SELECTOR.findall(text_of(text)), *compared]
         if label in VALUES and "$" not in value
         for word in (value.split("|") if "~" in operator else [value])
         if not any(re.fullmatch(word if "~" in operator else re.escape(word), known) for known in ("", *VALUES[label]))

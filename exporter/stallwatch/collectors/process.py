@@ -303,7 +303,7 @@ def families(readings: Sequence[ProcessReading], moment: Moment) -> Iterable[Fam
     yield family("tree_cpu_seconds_total", text, lambda one: one.tree_cpu_seconds)
     yield family("threads", "Threads of the process.", lambda one: one.threads)
     yield family("open_fds", "Open file descriptors; absent without the right to count them.", lambda one: one.open_fds)
-    text = "Resident memory; shared pages count in each process that has them, so a sum over processes is too high."
+    text = "Resident memory; shared pages are counted once per process, so a sum over processes is too high."
     yield family("resident_memory_bytes", text, lambda one: one.resident_bytes)
     text = "Resident pages of mapped files, such as weights; shared ones count in each process."
     yield family("resident_file_bytes", text, lambda one: one.resident_file_bytes)
