@@ -22,6 +22,8 @@ LAYERS = (
     {"verdict"},
     {"watcher", "recording"},
     {"monitor"},
+    {"trends"},
+    {"pages"},
     {"serverfamilies", "ownfamilies", "status", "report"},
     {"exposition"},
     {"web", "settings"},

@@ -65,7 +65,7 @@ def test_nothing_but_the_package_is_shipped(contents):
     source = ROOT / "exporter" / "stallwatch"
     files = (*source.rglob("*.py"), *source.glob("scenarios/*.yml"))
     expected = {str(path.relative_to(ROOT / "exporter")) for path in files}
-    assert package == {*expected, "stallwatch/py.typed"}
+    assert package == {*expected, "stallwatch/py.typed", "stallwatch/pages/style.css", "stallwatch/pages/refresh.js"}
 
 
 def test_rules_and_runbooks_travel_in_the_wheel(contents):
@@ -82,7 +82,16 @@ def test_metadata_tells_what_it_is_and_what_it_needs(contents):
     assert (told["Name"], told["Version"]) == ("stallwatch", __version__)
     assert (told["License-Expression"], told["Requires-Python"]) == ("Apache-2.0", ">=3.10")
     needed = {re.split(r"[<>=!~ ;\[]", line)[0].lower() for line in told.get_all("Requires-Dist")}
-    assert needed == {"aiohttp", "msgspec", "nvidia-ml-py", "prometheus-client", "psutil", "pyyaml", "watchdog"}
+    assert needed == {
+        "aiohttp",
+        "markupsafe",
+        "msgspec",
+        "nvidia-ml-py",
+        "prometheus-client",
+        "psutil",
+        "pyyaml",
+        "watchdog",
+    }
     assert told["Description-Content-Type"] == "text/markdown"
     assert told.get_payload() == (ROOT / "README.md").read_text()
     assert any(name.endswith("/licenses/LICENSE") for name in contents)
@@ -92,6 +101,14 @@ def test_it_runs_from_the_wheel(installed, tmp_path):
     """The command is there, in a folder that knows nothing of the repository."""
     assert run(installed / "stallwatch", "--version", cwd=tmp_path) == f"stallwatch {__version__}\n"
     assert run(installed / "stallwatch", "serve", "--config.check", cwd=tmp_path) == "the configuration is good\n"
+
+
+def test_it_finds_what_the_page_needs_in_the_wheel(installed, tmp_path):
+    """Style and script come with this version, and have addresses of their own."""
+    code = "from stallwatch.pages.assets import Assets; print(len(Assets().files['style.css'].body), Assets().version)"
+    size, version = run(installed / "python", "-c", code, cwd=tmp_path).split()
+    assert int(size) == (ROOT / "exporter/stallwatch/pages/style.css").stat().st_size
+    assert len(version) == 12
 
 
 def test_it_finds_its_rules_in_the_wheel(installed, tmp_path):
