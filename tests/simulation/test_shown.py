@@ -1,6 +1,5 @@
 """What the page would show of a scenario: the view at a moment, and the half hour before it."""
 
-
 import pytest
 
 from stallwatch.simulation.scenario import load_scenario, scenario_file
