@@ -6,7 +6,7 @@ DEMO_PORT ?= 19847
 REAL_SGLANG ?= .cache/real-sglang
 SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
-.PHONY: demo run test test-real test-all lint picture clean
+.PHONY: demo run test test-real test-all lint dashboards picture clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo $(SCENARIO) --port $(DEMO_PORT)
@@ -33,6 +33,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+dashboards: $(VENV)/.dev
+	$(BIN)/python grafana/build.py
 
 picture: $(VENV)/.dev
 	$(BIN)/python docs/make_demo_picture.py docs/demo.svg

@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from stallwatch import collectors
 from stallwatch.config import Config, Limits, ServerConfig
+from stallwatch.expense import own_expense
 from stallwatch.exposition import build_families
 from stallwatch.monitor import Monitor, start_workers
 from stallwatch.ownfamilies import own_families
@@ -26,7 +28,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def families():
     """Return every family that the exporter can publish; what a family is does not depend on what was read."""
     config = Config()
-    view = Monitor(config, start_workers(config)).view
+    view = replace(Monitor(config, start_workers(config)).view, expense=own_expense())
     modules = (
         importlib.import_module(f"stallwatch.collectors.{m.name}") for m in pkgutil.iter_modules(collectors.__path__)
     )
@@ -41,7 +43,11 @@ def rows(page):
 
 async def test_every_metric_is_described_with_its_type_and_labels():
     """docs/metrics.md lists exactly what can be published."""
-    documented = [(name, kind, meaning) for name, kind, meaning in rows("metrics.md") if name.startswith("stallwatch_")]
+    documented = [
+        (name, kind, meaning)
+        for name, kind, meaning in rows("metrics.md")
+        if name.startswith(("stallwatch_", "process_"))
+    ]
     stated = {name: (kind, tuple(re.findall(r"`(\w+)`", rest.partition("|")[0]))) for name, kind, rest in documented}
     assert len(stated) == len(documented)
     assert stated == {family.name: (family.kind, family.labels) for family in families()}

@@ -13,7 +13,7 @@ LAYERS = (
     {"node", "gpus", "logs", "loads", "heartbeats"},
     {"discovery"},
     {"collectors"},
-    {"child", "trial"},
+    {"child", "trial", "expense"},
     {"workers"},
     {"placement", "roster", "lanes", "mending"},
     {"past"},

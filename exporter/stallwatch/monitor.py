@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from stallwatch import discovery
 from stallwatch.collectors import engine, gpu, health, log, process, socket
 from stallwatch.config import Config
+from stallwatch.expense import Expense, own_expense
 from stallwatch.journal import Changes
 from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, decoder
 from stallwatch.mending import Mending
@@ -104,6 +105,7 @@ class View:
     workers: tuple[WorkerState, ...]
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     not_ready_seconds: Mapping[str, float] = field(default_factory=dict)
+    expense: Expense | None = None  # of this process
 
 
 def start_workers(config: Config, nvml: str = "pynvml") -> dict[str, Worker]:
@@ -290,7 +292,9 @@ class Monitor:
             state for worker in self._workers.values() if (state := worker.state()).name in used or state.abandoned
         )
         lanes = self._lanes.states(moment.monotonic)
-        return View(judged.snapshot, judged.pasts, lanes, workers, judged.verdicts, judged.not_ready_seconds)
+        return View(
+            judged.snapshot, judged.pasts, lanes, workers, judged.verdicts, judged.not_ready_seconds, own_expense()
+        )
 
     def _bury(self, servers: tuple[Server, ...]) -> None:
         names = {server.name for server in self._present}

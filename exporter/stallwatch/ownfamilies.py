@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from stallwatch.expense import Expense
 from stallwatch.lanes import LaneState
 from stallwatch.monitor import View
 from stallwatch.snapshot import Family, Moment
@@ -17,6 +18,8 @@ def own_families(view: View, *, reloaded: bool) -> Iterable[Family]:
     yield from _workers(view)
     text = "Whether the configuration was last read without an error."
     yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
+    if view.expense:
+        yield from _process(view.expense, moment)
 
 
 def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
@@ -54,3 +57,23 @@ def _workers(view: View) -> Iterable[Family]:
     abandoned = tuple(((worker.name,), float(worker.abandoned)) for worker in view.workers)
     text = "Workers that are stuck in a read and have not ended yet."
     yield Family("stallwatch_worker_abandoned", text, "gauge", ("worker",), abandoned)
+    running = [(worker.name, worker.expense) for worker in standing if worker.expense]
+    cpu = tuple(((name,), expense.cpu_seconds) for name, expense in running)
+    text = "CPU time of the worker that runs now."
+    yield Family("stallwatch_worker_cpu_seconds_total", text, "counter", ("worker",), cpu)
+    memory = tuple(((name,), float(expense.resident_bytes)) for name, expense in running)
+    text = "Resident memory of the worker that runs now."
+    yield Family("stallwatch_worker_resident_memory_bytes", text, "gauge", ("worker",), memory)
+
+
+def _process(expense: Expense, moment: Moment) -> Iterable[Family]:
+    """Yield what every Prometheus client says of its own process, under the names that dashboards expect."""
+    told = (
+        ("process_cpu_seconds_total", "CPU time of the exporter without its workers.", expense.cpu_seconds),
+        ("process_resident_memory_bytes", "Resident memory of it without its workers.", expense.resident_bytes),
+        ("process_open_fds", "File descriptors that the exporter holds.", expense.open_files),
+        ("process_start_time_seconds", "When the exporter was started.", moment.unix_of_boottime(expense.started)),
+    )
+    for name, text, value in told:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        yield Family(name, text, kind, (), () if value is None else (((), round(value, 3)),))

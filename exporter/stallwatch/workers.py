@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stallwatch.child import NOTE_BYTES, Note
+from stallwatch.expense import Expense, expense_of
 
 ABANDONED_LIMIT = 2
 REPLY_BYTES = 16 * 1024 * 1024
@@ -39,6 +40,7 @@ class WorkerState:
     up: bool
     restarts: int
     abandoned: int
+    expense: Expense | None = None  # None while none runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class Worker:
         """Tell how this worker fares; abandoned are those late ones that have not ended yet."""
         abandoned = sum(child.late and child.alive for child in self._leaving)
         up = self._child is not None and self._child.alive
-        return WorkerState(self.name, up, max(0, self._starts - 1), abandoned)
+        expense = expense_of(self._child.process.pid) if self._child and up else None
+        return WorkerState(self.name, up, max(0, self._starts - 1), abandoned, expense)
 
     @property
     def pid(self) -> int | None:
