@@ -8,7 +8,7 @@ REAL_SGLANG ?= .cache/real-sglang
 PARALLEL ?= -n 3 --dist loadfile
 SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
-.PHONY: demo run test test-real test-all lint picture reference clean
+.PHONY: demo run test test-real test-all lint dashboards picture reference clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo $(SCENARIO) --port $(DEMO_PORT)
@@ -35,6 +35,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+dashboards: $(VENV)/.dev
+	$(BIN)/python grafana/build.py
 
 picture: $(VENV)/.dev
 	$(BIN)/python docs/make_demo_picture.py docs/demo.svg

@@ -71,7 +71,7 @@ def test_nothing_but_the_package_is_shipped(contents):
 def test_rules_and_runbooks_travel_in_the_wheel(contents):
     """They are those of the repository, byte for byte."""
     files = [path for path in (ROOT / "alerts").rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} == {".yml", ".md"}
+    assert {path.suffix for path in files} == {".yml", ".md", ".tmpl"}
     expected = {f"{BUNDLE}{path.relative_to(ROOT)}": path.read_bytes() for path in files}
     assert {name: content for name, content in contents.items() if name.startswith(BUNDLE)} == expected
 

@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         "scenario", nargs="?", metavar="SCENARIO", help="a scenario to play: a file, or the name of a shipped one"
     )
     demo.add_argument("--seconds", type=float, default=75.0, help="how long to play (default: %(default)s)")
+    demo.add_argument("--forever", action="store_true", help="play again and again until told to end")
     return parser
 
 

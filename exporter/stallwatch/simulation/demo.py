@@ -11,7 +11,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -46,10 +46,11 @@ LOOK_EVERY = 5.0
 RUNBOOKS = "https://github.com/stallwatch/stallwatch/blob/main/alerts/runbooks"
 
 
-async def demo(port: int, seconds: float, scenario: str | None = None) -> int:
+async def demo(port: int, seconds: float, scenario: str | None = None, *, forever: bool = False) -> int:
     """Play the incident within about so many seconds, print what the exporter sees, end with the page.
 
-    With a scenario that one is played instead: a file, or the name of one that comes with Stallwatch.
+    With a scenario that one is played instead: a file, or the name of one that comes with Stallwatch. Forever means
+    again and again, each round from the start, until it is told to end.
     """
     plot = load_scenario(scenario_file(scenario)) if scenario else None
     if refusal := _refusal(port):
@@ -57,7 +58,9 @@ async def demo(port: int, seconds: float, scenario: str | None = None) -> int:
         return 1
     setup(level="error")
     port = port or free_port()
-    playing = asyncio.create_task(play_live(plot, port, seconds) if plot else _play(port, seconds))
+    playing = asyncio.create_task(
+        _rounds(lambda: play_live(plot, port, seconds) if plot else _play(port, seconds), forever=forever)
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, playing.cancel)
@@ -66,6 +69,13 @@ async def demo(port: int, seconds: float, scenario: str | None = None) -> int:
     except asyncio.CancelledError:
         say("ended before its time")
         return 0
+
+
+async def _rounds(play: Callable[[], Awaitable[int]], *, forever: bool) -> int:
+    """Play once, or until a round goes wrong; returns the exit code of the last one."""
+    while (code := await play()) == 0 and forever:
+        say("that was one round; here is the next")
+    return code
 
 
 async def _play(port: int, seconds: float) -> int:

@@ -1,0 +1,212 @@
+"""Every query of the dashboards, asked of a real Prometheus: played servers, real exporters, the shipped rules."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from dashboards import NAMES, annotations, choices, columns, filled, panels, queries, words
+from nvml_library import build
+from played_fleet import PlayedFleet
+from stallwatch.past import COLD
+
+GIB = 1024**3
+WITHIN = 30.0
+EMPTY = {
+    "server: Since it last moved, by signal C": "no engine that is played shows a heartbeat of its scheduler",
+    "server: Alerts about its node that begin to fire ": "nothing is wrong with the node in which it is played",
+    "exporter: Alerts about it that begin to fire ": "nothing is wrong with the exporters",
+}
+NOT_PLAYED = {"gpu", "engine_version", "container_id", "pod_uid"}  # labels: a lost GPU, a log that tells, a container
+WITHOUT = " without GPUs"
+WITHOUT_GPUS = {
+    "fleet": {"Parked by idle servers", "GPU memory parked by idle servers"},
+    "server": {"GPU utilization", "GPU memory", "GPU power", "Clock", "Temperature"},
+}
+
+
+@dataclass
+class Answers:
+    """What Prometheus said: the series by query and by what was chosen, and the values of each choice."""
+
+    fleet: PlayedFleet
+    series: dict = field(default_factory=dict)
+    offered: dict = field(default_factory=dict)
+
+    def scopes(self, name):
+        """Return what is chosen, by a word for it: a server or all of them, on the node with GPUs or the other."""
+        nodes = {"": self.fleet.with_gpus, WITHOUT: self.fleet.without}
+        servers = self.fleet.servers if name == "server" else {"all": f"({'|'.join(self.fleet.servers.values())})"}
+        return {f"{word}{kind}": (node, one) for kind, node in nodes.items() for word, one in servers.items()}
+
+    def ask(self, query, scope):
+        """Return the series of a query, asked anew."""
+        node, server = self.scopes(query.dashboard)[scope]
+        expr = filled(query.expr, job="stallwatch", instance=node, server=server)
+        self.series[query, scope] = self.fleet.ask(expr, instant=query.instant)
+        return self.series[query, scope]
+
+    def of(self, name, title, scope, ref="A"):
+        """Return the series of one query of a panel."""
+        (query,) = [one for one in queries(name) if (one.title, one.ref) == (title, ref)]
+        return self.series[query, scope]
+
+    def anywhere(self, query):
+        """Return all series that a query has given, whatever was chosen."""
+        return [one for scope in self.scopes(query.dashboard) for one in self.series.get((query, scope), ())]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """Play the node until every query has had data, and ask them all once more at the end."""
+    directory = tmp_path_factory.mktemp("fleet")
+    return asyncio.run(played(directory, build(directory)))
+
+
+async def played(directory, library):
+    """Return the answers of one play."""
+    async with PlayedFleet(directory, library) as fleet:
+        answers = Answers(fleet)
+        missing = [(query, kind) for query in every_query() for kind in ("", WITHOUT) if expected(query, kind)]
+        end = time.monotonic() + WITHIN
+        while missing and time.monotonic() < end:
+            await asyncio.sleep(1)
+            missing = await asyncio.to_thread(unanswered, answers, missing)
+        await asyncio.to_thread(ask_all, answers)
+        return answers
+
+
+def every_query():
+    """Return all queries of all dashboards."""
+    return [query for name in NAMES for query in (*queries(name), *annotations(name))]
+
+
+def expected(query, kind):
+    """Tell whether a query must have data, on the node with GPUs or on the one without."""
+    return str(query) not in EMPTY and not (kind == WITHOUT and "_gpu_" in query.expr)
+
+
+def unanswered(answers, asked):
+    """Return which of the (query, kind of node) have no data yet, whatever server is chosen."""
+    return [
+        (query, kind) for query, kind in asked if not any(answers.ask(query, one) for one in on(answers, query, kind))
+    ]
+
+
+def on(answers, query, kind):
+    """Return what can be chosen on one of the nodes."""
+    return [scope for scope in answers.scopes(query.dashboard) if scope.endswith(WITHOUT) == bool(kind)]
+
+
+def ask_all(answers):
+    """Ask every query under every choice, and every choice for its values."""
+    for query in every_query():
+        for scope in answers.scopes(query.dashboard):
+            answers.ask(query, scope)
+    for name in NAMES:
+        for variable, selector in choices(name):
+            asked = filled(selector, job="stallwatch", instance=answers.fleet.with_gpus)
+            answers.offered[name, variable] = answers.fleet.values(asked, variable)
+
+
+def test_every_query_has_data(answers):
+    """No panel stays empty while servers work, rest and hang; on the node without GPUs, none but those about GPUs."""
+    for kind in ("", WITHOUT):
+        asked = [query for query in every_query() if expected(query, kind)]
+        scopes = {query: on(answers, query, kind) for query in asked}
+        assert [str(query) for query in asked if not any(answers.series[query, one] for one in scopes[query])] == []
+
+
+def test_every_choice_offers_what_there_is(answers):
+    """Jobs, nodes and servers can be chosen."""
+    fleet = answers.fleet
+    for name in NAMES:
+        assert "stallwatch" in answers.offered[name, "job"]
+        assert {fleet.with_gpus, fleet.without} <= set(answers.offered[name, "instance"])
+        assert name == "exporter" or set(fleet.servers.values()) <= set(answers.offered[name, "server"])
+
+
+def test_legends_and_columns_have_their_labels(answers):
+    """A label that a legend or a column shows is one that its series have."""
+    for name in NAMES:
+        for query in queries(name):
+            series = answers.anywhere(query)
+            assert not series or query.legend <= set().union(*(one["metric"] for one in series)), query
+        for title, panel in panels(name).items():
+            if panel["type"] == "table":
+                asked = [query for query in queries(name) if query.title == title]
+                labels = {label for query in asked for one in answers.anywhere(query) for label in one["metric"]}
+                assert columns(panel) - labels <= NOT_PLAYED, title
+
+
+def last(series):
+    """Return the last value of one series."""
+    return float((series["values"][-1] if "values" in series else series["value"])[1])
+
+
+def word(answers, title, scope, ref="A"):
+    """Return the word that a band of the Server dashboard ends with."""
+    (series,) = answers.of("server", title, scope, ref)
+    return words(panels("server")[title], ref)[last(series)]
+
+
+@pytest.mark.parametrize(
+    ("server", "verdict", "signature", "phase"),
+    [
+        ("busy", "busy", "none", "ready"),
+        ("idle", "idle", "none", "ready"),
+        ("hung in its start", "stalled", "cold deadlock", "loading weights"),
+        ("hung at work", "stalled", "spin deadlock", "ready"),
+    ],
+)
+def test_the_bands_say_what_is_judged(answers, server, verdict, signature, phase):
+    """Numbers in the queries and words in the panels fit each other, in bands and in single values."""
+    band = "Verdict, signature, phase"
+    assert [word(answers, band, server, ref) for ref in "ABC"] == [verdict, signature, phase]
+    assert [word(answers, title, server) for title in ("Verdict", "Signature", "Phase")] == [verdict, signature, phase]
+
+
+def test_a_stall_is_everything_going_flat(answers):
+    """Of a server that hangs the GPUs rest below their line, its ranks sleep, and the ages are past their limits."""
+    server = "hung in its start"
+    utilization = answers.of("server", "GPU utilization", server)
+    assert {(one["metric"]["gpu"], one["metric"]["rank"]) for one in utilization} == {("3", "TP0"), ("4", "TP1")}
+    assert max(map(last, utilization)) < COLD < min(map(last, answers.of("server", "GPU utilization", "busy")))
+    since, (limit,) = (answers.of("server", "Since the last progress line of its log", server, ref) for ref in "AB")
+    assert min(map(last, since)) > last(limit)
+    assert word(answers, "Health, by endpoint", server) == "refused"
+    assert [one["metric"]["reason"] for one in answers.of("server", "Owed for", server)] == ["not_ready"]
+    (tokens,) = answers.of("server", "Tokens", "hung at work")
+    assert last(tokens) == 0
+    assert max(float(value) for _, value in tokens["values"]) > 0
+
+
+def test_fleet_names_those_that_are_not_well(answers):
+    """Every column is about the servers that hang and about no other; what idle ones hold is added up."""
+    servers = answers.fleet.servers
+    hung = {servers["hung in its start"], servers["hung at work"]}
+    asked = [query for query in queries("fleet") if query.title == "Servers that are not well"]
+    named = [{one["metric"]["server"] for one in answers.series[query, "all"]} for query in asked]
+    assert named[0] == hung
+    assert set().union(*named) == hung
+    assert [last(one) for one in answers.of("fleet", "Stalled", "all")] == [2]
+    assert [last(one) for one in answers.of("fleet", "Parked by idle servers", "all")] == [60 * GIB]
+    firing = {one["metric"]["alertname"] for one in answers.of("fleet", "Alerts that fire", "all")}
+    assert "InferenceServerStalled" in firing
+    assert [last(one) for one in answers.of("fleet", "Nodes not watched", "all")] == [0]
+
+
+@pytest.mark.parametrize("name", WITHOUT_GPUS)
+def test_a_node_without_gpus_says_so(answers, name):
+    """There, just the panels about GPUs are empty, and what they say names the GPUs and not a number."""
+    scope = "all" if name == "fleet" else "busy"
+    empty = filled_panels(answers, name, scope) - filled_panels(answers, name, f"{scope}{WITHOUT}")
+    assert empty == WITHOUT_GPUS[name]
+    for title in WITHOUT_GPUS[name]:
+        assert "no GPU" in panels(name)[title]["fieldConfig"]["defaults"]["noValue"], title
+
+
+def filled_panels(answers, name, scope):
+    """Return the panels that show something."""
+    return {query.title for query in queries(name) if answers.series[query, scope]}
