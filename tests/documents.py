@@ -15,6 +15,7 @@ TEXTS = [
         path
         for pattern in (
             "alerts/**/*.yml",
+            "alerts/**/*.tmpl",
             "grafana/dashboards/*.json",
             "grafana/provisioning/**/*.yml",
             "docker-compose*.yml",
