@@ -2,12 +2,16 @@
 
 import json
 import re
+import runpy
 import shlex
 from functools import cache
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "exporter" / "stallwatch"
+REFERENCE = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "alerts").rglob("*.md"))]
 TEXTS = [
     *PAGES,
@@ -30,6 +34,17 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 CONNECTORS = {"&&", "||", ";", "|", "do", "done", "then", "fi", "else"}
 REDIRECTION = re.compile(r"[0-9]?>")
+
+
+def families():
+    """Return every metric family that the exporter can publish."""
+    return [family for group in REFERENCE["families"]().values() for family in group]
+
+
+def rules_of(path):
+    """Return the alerting rules of a file."""
+    groups = yaml.safe_load(path.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"] if "alert" in rule]
 
 
 def name_of(path):

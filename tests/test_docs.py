@@ -2,14 +2,13 @@
 
 import io
 import re
-import runpy
 import shlex
 from contextlib import redirect_stderr
 
 import pytest
 import yaml
 
-from documents import FENCE, PACKAGE, PAGES, ROOT, blocks, name_of, sessions
+from documents import FENCE, PACKAGE, PAGES, REFERENCE, ROOT, blocks, families, name_of, rules_of, sessions
 from stallwatch.cli import _parser
 from stallwatch.config import Config, Limits
 from stallwatch.exposition import Exposition
@@ -20,7 +19,6 @@ from stallwatch.values import parse_duration
 from stallwatch.verdict import RULES, SIGNATURES, VERDICTS
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-REFERENCE = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
 LIMIT = re.compile(r"(?P<number>[0-9]+) (?P<unit>s|min|h) \(`limits\.(?P<name>\w+)`")
 LIMIT_FIRST = re.compile(r"`limits\.(?P<name>\w+)`, (?P<number>[0-9]+) (?P<unit>s|min|h)\b")
 FOREIGN_YAML = {"services", "scrape_configs", "rule_files", "alerting", "route", "groups", "apiVersion", "global"}
@@ -50,7 +48,7 @@ async def test_every_name_on_a_page_is_told_of():
     finally:
         await monitor.close()
     page = Exposition(monitor.view).page("text/plain").plain.decode()
-    told = {family.name for group in REFERENCE["families"]().values() for family in group}
+    told = {family.name for family in families()}
     assert set(re.findall(r"^([a-z_]+)[{ ]", page, re.MULTILINE)) <= told
 
 
@@ -174,9 +172,3 @@ def test_every_alert_is_in_the_readme_with_its_severity():
             stated[name] = severity
             assert target == f"alerts/runbooks/{name}.md"
     assert stated == alerts
-
-
-def rules_of(path):
-    """Return the alerting rules of a file."""
-    groups = yaml.safe_load(path.read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"] if "alert" in rule]

@@ -1,13 +1,12 @@
 """Whatever a rule, runbook, dashboard, page or deployment file names is there: metrics, alerts, settings, files."""
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
 import yaml
 
-from documents import PACKAGE, PAGES, ROOT, TEXTS, commands, name_of, spans, text_of
+from documents import PACKAGE, PAGES, REFERENCE, ROOT, TEXTS, commands, families, name_of, spans, text_of
 from stallwatch.cli import _COMMANDS, _parser
 from stallwatch.collectors.health import RESULTS, SCOPES
 from stallwatch.config import Config, Limits
@@ -19,8 +18,7 @@ from stallwatch.snapshot import PHASES
 from stallwatch.tracks.limits import SIGNALS
 from stallwatch.verdict import SIGNATURES, VERDICTS
 
-REFERENCE = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
-METRICS = {family.name for group in REFERENCE["families"]().values() for family in group}
+METRICS = {family.name for family in families()}
 RULES = [
     rule
     for path in (ROOT / "alerts" / "rules").glob("*.yml")
