@@ -163,7 +163,7 @@ async def test_a_gpu_call_that_hangs_costs_that_gpu_alone(node):
         assert {scrape.value("worker_abandoned", worker="host") for scrape in seen} == {0}
         assert {scrape.value("collector_success", collector="gpu") for scrape in seen} == {0}
         assert reasons(seen[-1], "gpu").keys() >= {"timeout", "quarantined"}
-        assert "quarantined (gpu 3 nvmlDeviceGetPowerUsage" in await exporter.get("/")
+        assert "quarantined (<bdi>gpu 3 nvmlDeviceGetPowerUsage" in await exporter.get("/")
         assert "no answer in 1 s, at: gpu 3 nvmlDeviceGetPowerUsage" in exporter.log
 
 
@@ -214,7 +214,10 @@ async def test_a_log_that_is_no_file(node, tmp_path, kind, reason):
         assert {scrape.value("signal_success", server="mine", signal="log") for scrape in seen} == {0}
         assert all(node.sees(scrape, "process", "health") for scrape in seen)
         assert reason in reasons(seen[-1], "log")
-        assert f"mine: log: {reason}" in await node.exporter.get("/")
+        _, _, page = (await node.exporter.get("/")).partition('data-server="mine"')
+        assert f"<li><b>log</b>: {reason.replace('_', ' ')} (" in page
+        assert "Not read in the last 30 minutes." in page.partition(">Log age</title>")[2].partition("</desc>")[0]
+        assert "Not read in" not in page.partition(">GPU busy</title>")[2].partition("</desc>")[0]
 
 
 async def test_a_log_that_was_deleted(node):
@@ -315,7 +318,7 @@ async def test_a_driver_that_comes_later(node):
         scrape = await exporter.until(lambda scrape: "driver_not_loaded" in reasons(scrape, "gpu"))
         assert scrape.value("collector_success", collector="gpu") == 0
         assert scrape.all("gpu_info") == []
-        assert "gpu: driver_not_loaded" in await exporter.get("/")
+        assert "<b>gpu</b>: driver not loaded" in await exporter.get("/")
         node.gpus.path.write_text(driver)
         await node.start()
         scrape = await node.everything_seen()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values", "keeping"},
+    {"snapshot", "values", "keeping", "shipped"},
     {"http_probe"},
     {"config", "journal"},
     {"node.procfs", "node.inside"},
@@ -22,6 +22,8 @@ LAYERS = (
     {"verdict"},
     {"watcher", "recording"},
     {"monitor"},
+    {"trends"},
+    {"pages"},
     {"serverfamilies", "ownfamilies", "status", "report"},
     {"exposition"},
     {"web", "settings"},

@@ -196,8 +196,10 @@ def test_all_of_a_group_are_told(paging):
     servers = ["sglang:30000", "sglang:30001"]
     faults = [alert("InferenceGPUFault", "critical", server, "gpu-node-4") for server in servers]
     manager.ask("/api/v2/alerts", [fired(fault, f"{fault['server']} lost a GPU.") for fault in faults])
-    _, event = service.told("/pagerduty")
-    lines = event["payload"]["custom_details"]["description"].splitlines()
+    lines = []
+    while len(lines) < 2 * 3 + 1:  # the first of the two may be told at once, alone
+        _, event = service.told("/pagerduty")
+        lines = event["payload"]["custom_details"]["description"].splitlines()
     assert [line for line in lines if "lost a GPU" in line] == [f"{server} lost a GPU." for server in servers]
     opened = [dashboard(line.removeprefix("Dashboard: "))[1] for line in lines if line.startswith("Dashboard: ")]
     assert [variables["var-server"] for variables in opened] == servers

@@ -68,7 +68,8 @@ async def serving(exporter):
 async def test_it_serves_its_pages():
     """Metrics, the page for people, health and readiness are served, and the log says where and which version."""
     async with ExporterProcess(**QUICK) as exporter:
-        assert "<h1>Stallwatch" in await exporter.get("/")
+        assert " - Stallwatch</title>" in await exporter.get("/")
+        assert ":root" in await exporter.get("/assets/style.css")
         assert await exporter.get("/-/healthy") == "stallwatch is healthy\n"
         assert await exporter.get("/-/ready") == "stallwatch is ready\n"
         assert f"msg=serving address=127.0.0.1:{exporter.port} version=" in exporter.log

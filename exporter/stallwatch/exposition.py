@@ -94,12 +94,13 @@ class Exposition:
 
     def _render(self, accept: str) -> Page:
         encoder, content_type = choose_encoder(accept)
-        body = b"".join(self._chunk(encoder, content_type, *group).removesuffix(END) for group in self._groups())
+        body = b"".join(self._chunk(encoder, content_type, *group).removesuffix(END) for group in self.groups())
         if "openmetrics" in content_type:
             body += END
         return Page(content_type, body, gzip.compress(body, compresslevel=1))
 
-    def _groups(self) -> Iterable[tuple[str, tuple[object, ...], Callable[[], Iterable[Family]]]]:
+    def groups(self) -> Iterable[tuple[str, tuple[object, ...], Callable[[], Iterable[Family]]]]:
+        """Yield the name of each group of families, what they are made of, and what makes them."""
         view, moment = self._view, self._view.snapshot.moment
         offset = round(moment.unix - moment.monotonic, 2)
         for collector in COLLECTORS:
@@ -146,4 +147,4 @@ def build_families() -> Iterable[Family]:
     """Yield what does not change while the exporter runs."""
     labels = ("version", "python_version")
     sample = ((__version__, platform.python_version()), 1.0)
-    yield Family("stallwatch_build_info", "Version of the exporter.", "gauge", labels, (sample,))
+    yield Family("stallwatch_build_info", "1, with the version of the exporter.", "gauge", labels, (sample,))

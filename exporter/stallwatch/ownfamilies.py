@@ -16,7 +16,7 @@ def own_families(view: View, *, reloaded: bool) -> Iterable[Family]:
     yield Family("stallwatch_snapshot_timestamp_seconds", text, "gauge", (), (((), round(moment.unix, 3)),))
     yield from _collectors(view.lanes, moment)
     yield from _workers(view)
-    text = "Whether the configuration was last read without an error."
+    text = "0 when the configuration that is there cannot be used, and the one before is."
     yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
     if view.expense:
         yield from _process(view.expense, moment)
@@ -27,7 +27,7 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
     for lane in lanes:
         by_collector.setdefault(lane.collector, []).append(lane)
     success = tuple(((name,), float(all(lane.success for lane in some))) for name, some in by_collector.items())
-    text = "Whether the last round of the collector gave a reading, for every server that it is asked for."
+    text = "1 when the last round of the collector gave a reading for every server that it is asked for."
     yield Family("stallwatch_collector_success", text, "gauge", ("collector",), success)
     durations = {
         name: [lane.duration for lane in some if lane.duration is not None] for name, some in by_collector.items()
@@ -50,7 +50,7 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
 def _workers(view: View) -> Iterable[Family]:
     standing = [worker for worker in view.workers if worker.name != "trial"]
     up = tuple(((worker.name,), float(worker.up)) for worker in standing)
-    yield Family("stallwatch_worker_up", "Whether the worker process lives.", "gauge", ("worker",), up)
+    yield Family("stallwatch_worker_up", "1 when the worker process lives.", "gauge", ("worker",), up)
     restarts = tuple(((worker.name,), float(worker.restarts)) for worker in standing)
     text = "Workers started in place of one that ended or got stuck."
     yield Family("stallwatch_worker_restarts_total", text, "counter", ("worker",), restarts)

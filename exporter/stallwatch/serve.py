@@ -21,6 +21,8 @@ from stallwatch.journal import setup
 from stallwatch.keeping import Keeper, usual_file
 from stallwatch.monitor import Monitor, start_workers
 from stallwatch.settings.reload import Reloader
+from stallwatch.status import StatusPage
+from stallwatch.trends import Trends
 from stallwatch.values import split_listen_address
 from stallwatch.web import application
 
@@ -111,11 +113,14 @@ async def exporting(
         stack.push_async_callback(monitor.close)
         exposition = Exposition(monitor.view, reloaded=lambda: reloader.last_successful)
         monitor.watch(exposition.publish)
+        trends = Trends()
+        monitor.watch(trends.take)
         keeper = Keeper(_kept_in(config))
         monitor.recall(keeper.load())
         monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
         stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, monitor.remember))
-        app = application(config.web, exposition, lambda: monitor.view, reloader.request)
+        page = StatusPage(lambda: monitor.view, trends, config.web.telemetry_path)
+        app = application(config.web, exposition, lambda: monitor.view, reloader.request, page)
         await _listen(stack, app, config.web.listen_address)
         reloader.start()
         stack.push_async_callback(reloader.stop)

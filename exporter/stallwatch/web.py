@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from stallwatch import status
 from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import View
+from stallwatch.pages.node import READY_WITHIN
 from stallwatch.report import report
-
-READY_WITHIN = 30.0
-"""A snapshot older than this many seconds means that the exporter itself is not well."""
+from stallwatch.status import StatusPage
+from stallwatch.trends import Trends
 
 SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
@@ -28,18 +28,14 @@ def application(
     exposition: Exposition,
     view: Callable[[], View],
     reload: Callable[[], Awaitable[str | None]],
+    page: StatusPage | None = None,
 ) -> web.Application:
     """Return the aiohttp application; `reload` returns None or what is wrong with the configuration."""
 
     async def metrics(request: web.Request) -> web.Response:
-        page = exposition.page(request.headers.get("Accept", ""))
-        headers = {"Content-Type": page.content_type, "Vary": "Accept, Accept-Encoding"}
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
-            return web.Response(body=page.zipped, headers={**headers, "Content-Encoding": "gzip"})
-        return web.Response(body=page.plain, headers=headers)
-
-    async def index(_request: web.Request) -> web.Response:
-        return web.Response(text=status.page(view(), config.telemetry_path), content_type="text/html")
+        scrape = exposition.page(request.headers.get("Accept", ""))
+        headers = {"Content-Type": scrape.content_type, "Vary": "Accept, Accept-Encoding"}
+        return _zipped_or_plain(request, scrape.zipped, scrape.plain, headers)
 
     async def status_json(_request: web.Request) -> web.Response:
         return web.json_response(report(view()))
@@ -62,12 +58,39 @@ def application(
 
     app = web.Application(middlewares=[_secured], client_max_size=64 * 1024)
     app.router.add_get(config.telemetry_path, metrics)
-    app.router.add_get("/", index)
+    _serve_page(app, page or StatusPage(view, Trends(), config.telemetry_path))
     app.router.add_get("/api/v1/status", status_json)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
     app.router.add_post("/-/reload", reload_now)
     return app
+
+
+def _serve_page(app: web.Application, page: StatusPage) -> None:
+    async def index(request: web.Request) -> web.Response:
+        rendered = page.rendered()
+        headers = {
+            "Content-Type": "text/html; charset=utf-8",
+            "Cache-Control": "no-cache",
+            "Vary": "Accept-Encoding",
+        }
+        return _zipped_or_plain(request, rendered.zipped, rendered.plain, headers)
+
+    async def asset(request: web.Request) -> web.Response:
+        found = page.asset(request.match_info["name"])
+        if found is None:
+            raise web.HTTPNotFound
+        headers = {"Cache-Control": found.caching(request.query.get("v"))}
+        return web.Response(body=found.body, content_type=found.content_type, charset="utf-8", headers=headers)
+
+    app.router.add_get("/", index)
+    app.router.add_get("/assets/{name}", asset)
+
+
+def _zipped_or_plain(request: web.Request, zipped: bytes, plain: bytes, headers: dict[str, str]) -> web.Response:
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        return web.Response(body=zipped, headers={**headers, "Content-Encoding": "gzip"})
+    return web.Response(body=plain, headers=headers)
 
 
 @web.middleware

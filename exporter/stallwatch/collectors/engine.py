@@ -189,10 +189,12 @@ def families(readings: Sequence[EngineReading], moment: Moment) -> Iterable[Fami
     def heartbeat(rank: EngineRank) -> float | None:
         return None if rank.heartbeat is None else moment.unix_of(rank.heartbeat)
 
-    yield gauge("requests_running", "Requests that run, as the engine says.", lambda rank: rank.running)
-    yield gauge("requests_queued", "Requests that wait, in any queue of the engine.", lambda rank: rank.queued)
+    text = "Requests that run, as the engine says; frozen while its scheduler hangs."
+    yield gauge("requests_running", text, lambda rank: rank.running)
+    text = "Requests that wait, in any queue of the engine; frozen while its scheduler hangs."
+    yield gauge("requests_queued", text, lambda rank: rank.queued)
     text = "Last proof that the loop of this rank's scheduler turned."
     yield gauge("heartbeat_timestamp_seconds", text, heartbeat)
-    text = "Tokens that the engine has counted."
+    text = "Tokens as the engine counts them, since it began; a kind that has not occurred yet is absent."
     tokens = tuple(((*key, kind), count) for key, rank in ranks for kind, count in rank.tokens.items())
     yield Family("stallwatch_engine_tokens_total", text, "counter", ("server", "dp_rank", "kind"), tokens)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stallwatch.logs.life import Follower, Life, RankPhase
+from stallwatch.logs.markers import ERROR_KINDS, KINDS
 from stallwatch.logs.tail import NotRegularFileError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
@@ -144,18 +145,20 @@ def families(readings: Sequence[LogReading], moment: Moment) -> Iterable[Family]
         return None if time is None else moment.unix_of(time)
 
     yield family("size_bytes", "Size of the log file.", "gauge", lambda log: log.size_bytes)
-    text = "When the log last grew."
+    text = "When the log last grew, with whatever line."
     yield family("last_write_timestamp_seconds", text, "gauge", lambda log: unix(log.last_write))
     text = "When the log last had a line that only a server that gets on writes."
     yield family("last_progress_timestamp_seconds", text, "gauge", lambda log: unix(log.last_progress))
-    text = "Time since the last line of progress; absent while this life of the server has written none."
+    text = "Time since the last line that shows progress; absent while this life of the server has written none."
     yield family("staleness_seconds", text, "gauge", lambda log: _since(log.last_progress, moment))
     text = "Rotations and truncations that were followed."
     yield family("rotations_total", text, "counter", lambda log: log.rotations)
     text = "Bytes left out because the reader was too far behind."
     yield family("skipped_bytes_total", text, "counter", lambda log: log.skipped_bytes)
-    yield _by_kind("lines", "Lines read, by kind.", {log.server: log.lines for log in logs})
-    yield _by_kind("errors", "Lines that say what failed, by kind.", {log.server: log.errors for log in logs})
+    text = f"Lines read, by kind: {', '.join(KINDS)}; a heartbeat is no progress, such as the batch of a probe."
+    yield _by_kind("lines", text, {log.server: log.lines for log in logs})
+    text = f"Lines that say what failed, by kind: {', '.join(ERROR_KINDS)}; 0 for those not seen."
+    yield _by_kind("errors", text, {log.server: log.errors for log in logs})
 
 
 def _by_kind(what: str, text: str, counts: Mapping[str, Mapping[str, int]]) -> Family:
