@@ -27,7 +27,8 @@ def dashboard() -> Dashboard:
     mark_alerts(page, "Alerts that begin to fire", OURS, *ANY_NODE)
     mark_stalls(page, among("verdict", "stalled", "dead"), *ANY_SERVER, while_it_lasts=False)
     top = [_counts(), _unwatched(), _parked_now(), not_well(), alerts()]
-    return lay_out(page, top, [("All servers", _servers()), ("Nodes", [nodes_table(), missing()])])
+    folded = [("Servers of several nodes", [_several_nodes()])]
+    return lay_out(page, top, [("All servers", _servers()), ("Nodes", [nodes_table(), missing()])], folded)
 
 
 def _counts() -> Builder[Panel]:
@@ -79,8 +80,6 @@ def _parked_now() -> Builder[Panel]:
 
 def _servers() -> Sequence[Builder[Panel]]:
     verdicts = coded("stallwatch_server_verdict", "verdict", VERDICT_CODES, ANY_SERVER)
-    several = servers("stallwatch_server_info", 'nnodes!="1"')
-    group = f"{verdicts} + on (job, instance, server) group_left (group) 0 * {several}"
     return [
         bands(
             "Verdicts",
@@ -89,6 +88,7 @@ def _servers() -> Sequence[Builder[Panel]]:
             [over_time(verdicts, "{{server}} {{instance}}")],
             VERDICT_WORDS,
             height=10,
+            axis=None,
         ),
         graph(
             "GPU memory parked by idle servers",
@@ -100,13 +100,20 @@ def _servers() -> Sequence[Builder[Panel]]:
             height=6,
             stacked=True,
         ),
-        bands(
-            "Servers of several nodes",
-            "The verdict of each node of a server that spans several, by the address where they meet. The node that"
-            " differs from the others is the one to look at first.",
-            "No data because no server here spans several nodes (nnodes is 1 everywhere), or none is seen",
-            [over_time(group, "{{group}} {{instance}}")],
-            VERDICT_WORDS,
-            height=6,
-        ),
     ]
+
+
+def _several_nodes() -> Builder[Panel]:
+    verdicts = coded("stallwatch_server_verdict", "verdict", VERDICT_CODES, ANY_SERVER)
+    several = servers("stallwatch_server_info", 'nnodes!="1"')
+    group = f"{verdicts} + on (job, instance, server) group_left (group) 0 * {several}"
+    return bands(
+        "Servers of several nodes",
+        "The verdict of each node of a server that spans several, by the address where they meet. The node that"
+        " differs from the others is the one to look at first.",
+        "No data because no server here spans several nodes (nnodes is 1 everywhere), or none is seen",
+        [over_time(group, "{{group}} {{instance}}")],
+        VERDICT_WORDS,
+        height=6,
+        axis=None,
+    )

@@ -88,11 +88,12 @@ def _collectors() -> Sequence[Builder[Panel]]:
     return [
         bands(
             "Collectors",
-            "Whether the last round of each collector gave a reading. What one that fails would show is absent.",
+            "Whether the last round of each collector gave a reading, on all chosen nodes; Nodes in the Fleet dashboard"
+            " says on which one it did not. What a collector that fails would show is absent.",
             EMPTY,
-            [over_time(nodes("stallwatch_collector_success"), each)],
+            [over_time(f"min by (collector) ({nodes('stallwatch_collector_success')})", "{{collector}}")],
             FAILING_WORDS,
-            height=9,
+            height=7,
         ),
         graph(
             "Rounds that missed something",
@@ -129,10 +130,11 @@ def _workers() -> Sequence[Builder[Panel]]:
     return [
         bands(
             "Workers",
-            "Whether each worker process lives: gpu asks the driver, host reads /proc and the logs.",
+            "Whether its workers live, on all chosen nodes: gpu asks the driver, host reads /proc and the logs.",
             EMPTY,
-            [over_time(nodes("stallwatch_worker_up"), "{{worker}} {{instance}}")],
+            [over_time(f"min by (worker) ({nodes('stallwatch_worker_up')})", "{{worker}}")],
             UP_WORDS,
+            height=4,
         ),
         graph(
             "Workers started anew, and left behind",

@@ -103,6 +103,7 @@ def scrapes() -> Sequence[Builder[Panel]]:
             EMPTY,
             [over_time(nodes("stallwatch_config_last_reload_successful"), NODE)],
             RELOAD_WORDS,
+            axis=None,
         ),
         _versions(),
     ]

@@ -20,8 +20,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from words import GREY, PALE, Word
 
 WIDTH = 24
-AXIS = 75
-"""Pixels left of every plot: where all axes begin at the same place, a stall is one line down through all panels."""
+AXIS, LEGEND = 120, 220
+"""Pixels left and right of plots as wide as the page: where all begin and end alike, a stall is one line down."""
 
 Query = prometheus.Dataquery
 Override = tuple[str, Mapping[str, object]]
@@ -109,15 +109,16 @@ def graph(
         timeseries.Panel()
         .unit(unit)
         .min(0)
-        .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
+        .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.PALETTE_CLASSIC))
         .line_width(1)
         .fill_opacity(60 if stacked else 0)
         .show_points(models.VisibilityMode.NEVER)
         .span_nulls(span_nulls=False)
-        .axis_width(AXIS)
-        .legend(_legend(shown=True))
+        .legend(_legend(beside=width == WIDTH))
         .tooltip(common.VizTooltipOptions().mode(models.TooltipDisplayMode.MULTI).sort(models.SortOrder.DESCENDING))
     )
+    if width == WIDTH:
+        panel.axis_width(AXIS)
     if stacked:
         panel.stacking(common.StackingConfig().mode(models.StackingMode.NORMAL).group("A"))
     if most is not None:
@@ -141,10 +142,13 @@ def bands(
     words: Sequence[Word],
     *,
     height: int = 5,
-    legend: bool = True,
+    axis: int | None = AXIS,
     by_query: Mapping[str, Sequence[Word]] | None = None,
 ) -> Builder[Panel]:
-    """Return a panel of one band per series, which shows codes as words; `by_query` has the words of other queries."""
+    """Return a panel of one band per series, which shows codes as words; `by_query` has the words of other queries.
+
+    Names are cut off that are longer than the axis is wide; without a width it is as wide as they are.
+    """
     panel = (
         statetimeline.Panel()
         .unit("none")
@@ -155,9 +159,10 @@ def bands(
         .row_height(0.8)
         .merge_values(merge_values=True)
         .show_value(models.VisibilityMode.AUTO)
-        .axis_width(AXIS)
-        .legend(_legend(shown=legend))
+        .legend(_legend(beside=True))
     )
+    if axis:
+        panel.axis_width(axis)
     for ref, others in (by_query or {}).items():
         panel.override_by_query(ref, [DynamicConfigValue("mappings", mapping(others))])
     _frame(panel, title, text, empty, queries)
@@ -214,9 +219,11 @@ def number(
     return panel.height(height).span(width)
 
 
-def _legend(*, shown: bool) -> common.VizLegendOptions:
-    options = common.VizLegendOptions().display_mode(models.LegendDisplayMode.LIST)
-    return options.placement(models.LegendPlacement.BOTTOM).show_legend(show_legend=shown)
+def _legend(*, beside: bool) -> common.VizLegendOptions:
+    options = common.VizLegendOptions().display_mode(models.LegendDisplayMode.LIST).show_legend(show_legend=True)
+    if beside:
+        return options.placement(models.LegendPlacement.RIGHT).width(LEGEND)
+    return options.placement(models.LegendPlacement.BOTTOM)
 
 
 def _frame(

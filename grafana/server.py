@@ -96,7 +96,7 @@ def _counted() -> Sequence[Builder[Panel]]:
             "Pending requests",
             "Requests that run or wait, by the engine's own metrics. They freeze when the scheduler hangs.",
             "none",
-            "No data because the engine does not say",
+            "No data because engine not read",
             now(server("stallwatch_server_pending_requests")),
         ),
         number(
@@ -119,7 +119,6 @@ def _bands() -> Sequence[Builder[Panel]]:
             [over_time(VERDICT, "verdict"), over_time(SIGNATURE, "signature"), over_time(PHASE, "phase")],
             VERDICT_WORDS,
             by_query={"B": SIGNATURE_WORDS, "C": PHASE_WORDS},
-            legend=False,
         ),
         bands(
             "Signals",
@@ -128,6 +127,5 @@ def _bands() -> Sequence[Builder[Panel]]:
             [over_time(server("stallwatch_signal_success"), "{{signal}}")],
             READ_WORDS,
             height=6,
-            legend=False,
         ),
     ]

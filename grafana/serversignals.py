@@ -92,7 +92,7 @@ def _ages() -> Sequence[Builder[Panel]]:
             "Since the last progress line of its log",
             "Lines that only a server which gets on writes: no access lines, no heartbeats. A saw while it works, a"
             " ramp from the moment at which it stalls. Dashed: the limit of InferenceServerSilent.",
-            "s",
+            "dthms",
             NO_LOG,
             [
                 over_time(server("stallwatch_log_staleness_seconds"), "progress line"),
@@ -104,7 +104,7 @@ def _ages() -> Sequence[Builder[Panel]]:
             "Since it last moved, by signal",
             "How long ago each signal last showed that it gets on; the lowest line counts. Dashed: the limits in force"
             " now for this server.",
-            "s",
+            "dthms",
             f"No data because none of its signals that show movement is read: {SEE}",
             [
                 over_time(age("stallwatch_server_last_movement_timestamp_seconds", "signal"), "{{signal}}"),
@@ -113,7 +113,7 @@ def _ages() -> Sequence[Builder[Panel]]:
                 over_time(limits, "limit {{limit}}"),
             ],
             overrides=[limit_line("/^limit/")],
-            height=6,
+            height=7,
         ),
     ]
 
@@ -123,7 +123,7 @@ def _owed() -> Builder[Panel]:
         "Owed for",
         "Since when something is owed, by reason: it is not ready, requests are pending, its probe fails, or bytes"
         " wait in its socket. Nothing owed and nothing moving is idle; owed and nothing moving is a hang.",
-        "s",
+        "dthms",
         f"No data because nothing is owed, or what would tell cannot be read: {SEE}",
         [over_time(age("stallwatch_server_demand_since_timestamp_seconds", "reason"), "{{reason}}")],
     )

@@ -38,10 +38,10 @@ class Column:
             looks["custom.width"] = self.width
         if self.words:
             looks |= {"mappings": mapping(self.words), "custom.align": "left"}
-        if self.bad is not None:
-            steps = [{"value": None, "color": "transparent"}, {"value": self.bad, "color": "red"}]
-            looks["thresholds"] = {"mode": "absolute", "steps": steps}
         if self.words or self.bad is not None:
+            # What is not there has no colour either: it is neither well nor ill.
+            red = [{"value": self.bad, "color": "red"}] if self.bad is not None else []
+            looks["thresholds"] = {"mode": "absolute", "steps": [{"value": None, "color": "transparent"}, *red]}
             looks["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
         if self.links:
             looks["links"] = [{"title": title, "url": url} for title, url in self.links]

@@ -16,7 +16,8 @@ from stallwatch.past import COLD, LOW_POWER
 SELECTOR = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^}]*)\}")
 MATCHER = re.compile(r'(\w+)(?:=~|!~|!=|=)"')
 LISTED = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right) \(([^)]*)\)")
-UNITS = {"none", "s", "bytes", "binBps", "percentunit", "watt", "cps", "hertz", "celsius", "dateTimeFromNow"}
+TIMES = {"s", "dthms", "dateTimeFromNow"}
+UNITS = {"none", "bytes", "binBps", "percentunit", "watt", "cps", "hertz", "celsius", *TIMES}
 TARGET = {"job", "instance"}
 NAME = re.compile(r"\b(?:stallwatch|process|scrape)_[a-z_]+|\bALERTS\w*|\bup\b")
 ALERT = {"alertname", "severity", "server", "gpu", *TARGET}

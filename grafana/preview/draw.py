@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ class Drawing:
 
 
 async def draw(job: dict[str, Any], width: int, height: int | None = None) -> Drawing:
-    """Draw a dashboard so many pixels wide; what is below the height is cut off."""
+    """Draw a dashboard so many pixels wide; panels that end below the height are left out."""
     async with _served(job) as url, browser() as page:
         await page.resize(width, 100)
         await page.ask("Page.navigate", url=url)
@@ -39,11 +39,16 @@ async def draw(job: dict[str, Any], width: int, height: int | None = None) -> Dr
         if not drawn["height"]:
             raise DrawError("; ".join(drawn["problems"]))
         # Tables are only painted where they are seen.
-        await page.resize(width, min(drawn["height"], height or drawn["height"]))
+        await page.resize(width, _cut(drawn["cuts"], drawn["height"], height))
         await asyncio.sleep(SETTLE)
         shot = await page.ask("Page.captureScreenshot", format="png")
     empty = (f"{panel}: no data" for panel in drawn["empty"])
     return Drawing(base64.b64decode(shot["data"]), (*drawn["problems"], *empty, *page.complaints))
+
+
+def _cut(cuts: Sequence[int], whole: int, height: int | None) -> int:
+    """Return how high the picture is: whole, or up to the last cut above the height."""
+    return whole if height is None else max((cut for cut in cuts if cut <= height), default=whole)
 
 
 @asynccontextmanager
@@ -94,7 +99,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--end", type=float, default=None, metavar="EPOCH", help="the end of the range (now)")
     parser.add_argument("--scrape-interval", type=seconds, default=15, metavar="DURATION", help="as in the data source")
     parser.add_argument("--width", type=int, default=1600, help="in pixels (1600)")
-    parser.add_argument("--height", type=int, default=None, help="cut off below so many pixels (not at all)")
+    parser.add_argument(
+        "--height", type=int, default=None, help="leave out panels that end below so many pixels (none)"
+    )
     parser.add_argument("--theme", choices=("dark", "light"), default="dark")
     parser.add_argument("--time-zone", default="utc")
     return parser.parse_args()

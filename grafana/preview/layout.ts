@@ -36,6 +36,12 @@ export function heightOf(placed: Placed[]): number {
   return Math.max(0, ...placed.map(({ top, height }) => top + height));
 }
 
+/** Where the picture may be cut off: below panels, but through none. */
+export function cuts(placed: Placed[]): number[] {
+  const bottoms = placed.map(({ top, height }) => top + height);
+  return bottoms.filter((cut) => placed.every(({ top, height }) => cut <= top || cut >= top + height)).toSorted((a, b) => a - b);
+}
+
 type Scoped = Pick<Placed, 'panel' | 'choices'>;
 
 function repeated(panels: Panel[], choices: Choices): Scoped[] {

@@ -48,11 +48,12 @@ export function PanelFrame(props: Props) {
 }
 
 function Row({ placed: { panel, choices }, theme }: Props) {
+  const count = panel.panels?.length ?? 0;
   return (
     <div style={{ display: 'flex', alignItems: 'center', gap: 4, height: '100%', ...theme.typography.h5, margin: 0 }}>
       <Icon name={panel.collapsed ? 'angle-right' : 'angle-down'} />
       {interpolateText(panel.title ?? '', choices)}
-      {panel.collapsed && <span style={{ color: theme.colors.text.secondary }}>({panel.panels?.length ?? 0} panels)</span>}
+      {panel.collapsed && <span style={{ color: theme.colors.text.secondary }}>({count} {count === 1 ? 'panel' : 'panels'})</span>}
     </div>
   );
 }

@@ -49,9 +49,9 @@ class Shot:
 
 
 SHOTS = (
-    Shot("fleet", 1400),
-    Shot("server", 1400, {"instance": ["gpu-node-1"], "server": ["sglang:30003"]}),
-    Shot("exporter", 1400),
+    Shot("fleet", 1500),
+    Shot("server", 1500, {"instance": ["gpu-node-1"], "server": ["sglang:30003"]}),
+    Shot("exporter", 1600),
 )
 
 

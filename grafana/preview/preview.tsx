@@ -5,7 +5,7 @@ import { flushSync } from 'react-dom';
 import { createRoot, type Root } from 'react-dom/client';
 import { type Region, regions } from './annotations';
 import { Header } from './header';
-import { heightOf, layout, type Placed } from './layout';
+import { cuts, heightOf, layout, type Placed } from './layout';
 import { type PanelData, panelData } from './panelData';
 import { isEmpty, PanelFrame, problemOf } from './panelFrame';
 import { Prometheus } from './prometheus';
@@ -14,8 +14,8 @@ import { type Choices, choose } from './variables';
 
 declare global {
   interface Window {
-    /** Set when all is drawn: how high the page is, and which panels are not as they should be. */
-    drawn?: { height: number; problems: string[]; empty: string[] };
+    /** Set when all is drawn: how high the page is and may be cut off, and which panels are not as they should be. */
+    drawn?: { height: number; cuts: number[]; problems: string[]; empty: string[] };
   }
 }
 
@@ -59,7 +59,9 @@ function report(placed: Placed[], data: PanelData[]) {
   const name = ({ panel }: Placed) => `${panel.title || panel.id} (${panel.type})`;
   const problems = placed.flatMap((one, i) => { const problem = problemOf(one, data[i]); return problem ? [`${name(one)}: ${problem}`] : []; });
   const empty = placed.filter(({ panel }, i) => panel.targets?.length && isEmpty(data[i].frames)).map(name);
-  return { height: document.documentElement.scrollHeight, problems, empty };
+  const height = document.documentElement.scrollHeight;
+  const above = height - heightOf(placed);
+  return { height, cuts: cuts(placed).map((cut) => Math.ceil(cut + above)), problems, empty };
 }
 
 function Page({ job, theme, choices, placed, data, marked }: Drawing) {
@@ -84,5 +86,5 @@ function Page({ job, theme, choices, placed, data, marked }: Drawing) {
 }
 
 main().catch((error) => {
-  window.drawn = { height: 0, problems: [String(error)], empty: [] };
+  window.drawn = { height: 0, cuts: [], problems: [String(error)], empty: [] };
 });
