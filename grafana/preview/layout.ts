@@ -36,9 +36,9 @@ export function heightOf(placed: Placed[]): number {
   return Math.max(0, ...placed.map(({ top, height }) => top + height));
 }
 
-/** Where the picture may be cut off: below panels, but through none. */
+/** Where the picture may be cut off: below panels, but through none, and not below the title of a row. */
 export function cuts(placed: Placed[]): number[] {
-  const bottoms = placed.map(({ top, height }) => top + height);
+  const bottoms = placed.filter(({ panel }) => panel.type !== 'row').map(({ top, height }) => top + height);
   return bottoms.filter((cut) => placed.every(({ top, height }) => cut <= top || cut >= top + height)).toSorted((a, b) => a - b);
 }
 

@@ -20,6 +20,7 @@ declare global {
 }
 
 const PADDING = 16;
+const MARGIN = 4;
 const FONTS = ['12px Inter', '500 12px Inter', '12px "Roboto Mono"'];
 const SETTLE = 1500;
 
@@ -60,8 +61,8 @@ function report(placed: Placed[], data: PanelData[]) {
   const problems = placed.flatMap((one, i) => { const problem = problemOf(one, data[i]); return problem ? [`${name(one)}: ${problem}`] : []; });
   const empty = placed.filter(({ panel }, i) => panel.targets?.length && isEmpty(data[i].frames)).map(name);
   const height = document.documentElement.scrollHeight;
-  const above = height - heightOf(placed);
-  return { height, cuts: cuts(placed).map((cut) => Math.ceil(cut + above)), problems, empty };
+  const above = height - heightOf(placed) - PADDING; // what is free below all of it
+  return { height, cuts: cuts(placed).map((cut) => Math.ceil(cut + above) + MARGIN), problems, empty };
 }
 
 function Page({ job, theme, choices, placed, data, marked }: Drawing) {
