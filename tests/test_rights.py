@@ -119,7 +119,8 @@ async def test_each_right_that_is_given_is_needed(server, tmp_path, left):
     """With either capability alone the log of another user's server cannot be read, which is said and not hidden."""
     async with exporter(tmp_path, setpriv([left])) as running:
         refused = f"collector=log server={server} reason=permission_denied"
-        scrape = await running.until(lambda _: refused in running.log)
+        await running.until(lambda _: refused in running.log)
+        scrape = await running.scrape()
         assert scrape.value("signal_success", server=server, signal="log") == 0
         assert not reads(scrape, server)[0]
 
