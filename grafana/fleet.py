@@ -8,21 +8,12 @@ from grafana_foundation_sdk.models.dashboard import Panel
 
 from fleettables import alerts, missing, nodes_table, not_well
 from frame import choose, frame, lay_out, mark_alerts, mark_stalls, runbook
-from parts import bands, graph, link, now, number, over_time, thresholds
-from series import ANY_NODE, ANY_SERVER, OURS, among, coded, nodes, select, servers
+from parts import bands, graph, link, now, number, over_time, thresholds, tiles
+from series import ANY_NODE, ANY_SERVER, OURS, among, coded, equal, nodes, select, servers
 from words import COLOURS, PALE, STALE, VERDICT_CODES, VERDICT_WORDS
 
 NO_SERVER = "No data because no server is seen: none runs, or its node is not scraped (see Nodes)"
-COUNTS = {
-    "stalled": "Servers that owe work and have not moved for their limit.",
-    "dead": "Servers that crashed, lost a process or lost a GPU.",
-    "suspect": "Servers that owe work and do not move, not for long enough yet to be called stalled.",
-    "slow": "Servers that get on, but past the budget of their phase, or whose health probes fail.",
-    "unknown": "Servers of which too little can be seen: a hang of theirs would go unseen.",
-    "starting": "Servers that load, compile or warm up.",
-    "busy": "Servers that work.",
-    "idle": "Servers that owe nothing and answer.",
-}
+KINDS = ("stalled", "dead", "suspect", "slow", "unknown", "starting", "stopping", "busy", "idle")
 
 
 def dashboard() -> Dashboard:
@@ -35,21 +26,20 @@ def dashboard() -> Dashboard:
     page.with_variable(choose("server", "Server", nodes("stallwatch_server_verdict"), several=True, everything=".*"))
     mark_alerts(page, "Alerts that begin to fire", OURS, *ANY_NODE)
     mark_stalls(page, among("verdict", "stalled", "dead"), *ANY_SERVER, while_it_lasts=False)
-    top = [
-        *(_count(verdict, text) for verdict, text in COUNTS.items()),
-        _unwatched(),
-        _parked_now(),
-        not_well(),
-        alerts(),
-    ]
+    top = [_counts(), _unwatched(), _parked_now(), not_well(), alerts()]
     return lay_out(page, top, [("All servers", _servers()), ("Nodes", [nodes_table(), missing()])])
 
 
-def _count(verdict: str, text: str) -> Builder[Panel]:
-    steps = thresholds((None, PALE), (1, COLOURS[verdict]))
-    query = now(f"sum({servers('stallwatch_server_verdict', among('verdict', verdict))})", verdict)
-    empty = "No data because no server is seen"
-    return number(verdict.capitalize(), text, "none", empty, query, width=2, steps=steps)
+def _counts() -> Builder[Panel]:
+    counts = [f"sum({servers('stallwatch_server_verdict', equal('verdict', verdict))})" for verdict in KINDS]
+    text = (
+        "How many servers have each verdict. Stalled: work is owed and nothing has moved for its limit; suspect:"
+        " not for that long yet; dead: crashed, or a process or GPU is lost; slow: past the budget of its phase, or its"
+        " probes fail; unknown: too little can be seen, so that a hang would go unseen."
+    )
+    empty = "No data because no server is seen: none runs, or no node is scraped"
+    asked = [now(expr, verdict) for expr, verdict in zip(counts, KINDS, strict=True)]
+    return tiles("Servers by verdict", text, empty, asked, [COLOURS[verdict] for verdict in KINDS], width=16)
 
 
 def _unwatched() -> Builder[Panel]:

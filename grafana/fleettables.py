@@ -10,6 +10,7 @@ from series import ANY_SERVER, OURS, among, coded, nodes, servers
 from tables import Column, macro, rows
 from words import NOT_WELL, RESULT_CODES, RESULT_WORDS, SIGNATURE_CODES, SIGNATURE_WORDS, STALE, UP_WORDS, VERDICT_NAMES
 
+OR_NONE = 'server=~"$server|"'
 EACH = "by (job, instance, server)"
 JOB = Column("Job", "job", width=90)
 NODE = Column("Node", "instance", links=[("Exporter of this node", exporter_url(macro("Job"), macro("Node")))])
@@ -43,8 +44,10 @@ def _judged() -> Sequence[Column]:
     runbooks = [(f"Runbook {alert}", runbook(alert)) for alert in (*names, "InferenceGPUFault")]
     return [
         Column("Verdict", "verdict", _of_bad(verdict), words=VERDICT_NAMES, links=[LOOK, *runbooks], width=90),
-        Column("Signature", expr=_of_bad(f"max {EACH} ({signature})"), words=SIGNATURE_WORDS, links=runbooks),
-        Column("Phase", "phase", _of_bad(phase)),
+        Column(
+            "Signature", expr=_of_bad(f"max {EACH} ({signature})"), words=SIGNATURE_WORDS, links=runbooks, width=130
+        ),
+        Column("Phase", "phase", _of_bad(phase), width=150),
         Column("For", expr=_of_bad(f"max {EACH} ({age})"), unit="s", width=90),
     ]
 
@@ -56,18 +59,18 @@ def _seen() -> Sequence[Column]:
     result = f"max {EACH} ({coded('stallwatch_health_result', 'result', RESULT_CODES, ANY_SERVER)})"
     missing_signals = f"count {EACH} ({servers('stallwatch_signal_success')} == 0)"
     return [
-        Column("Busiest GPU", expr=_of_bad(busiest), unit="percentunit"),
-        Column("Since progress in its log", expr=_of_bad(silent), unit="s"),
+        Column("Busiest GPU", expr=_of_bad(busiest), unit="percentunit", width=110),
+        Column("Log silent for", expr=_of_bad(silent), unit="s", width=120),
         Column("Pending", expr=_of_bad(pending), unit="none", width=80),
         Column("Health", expr=_of_bad(result), words=RESULT_WORDS, width=110),
-        Column("Signals missing", expr=_of_bad(missing_signals), unit="none"),
+        Column("Signals missing", expr=_of_bad(missing_signals), unit="none", width=130),
     ]
 
 
 def alerts() -> Builder[Panel]:
     """Return the table of alerts that fire, each with its runbook."""
-    firing = nodes("ALERTS", 'alertstate="firing"', OURS)
-    age = f"(time() - {nodes('ALERTS_FOR_STATE', OURS)}) and ignoring (alertstate) {firing}"
+    firing = nodes("ALERTS", OR_NONE, 'alertstate="firing"', OURS)
+    age = f"(time() - {nodes('ALERTS_FOR_STATE', OR_NONE, OURS)}) and ignoring (alertstate) {firing}"
     columns = [
         Column("Alert", "alertname", links=[("Runbook", f"{RUNBOOKS}/{macro('Alert')}.md")]),
         Column("Severity", "severity", width=90),
@@ -77,7 +80,7 @@ def alerts() -> Builder[Panel]:
         Column("GPU", "gpu", width=60),
         Column("For", expr=f"max by (job, alertname, severity, instance, server, gpu) ({age})", unit="s"),
     ]
-    text = "What Prometheus fires now, by the rules in alerts/rules. Click an alert for its runbook."
+    text = "What Prometheus fires now for these servers and their nodes. Click an alert for its runbook."
     empty = "No data because no alert fires, or Prometheus has not loaded alerts/rules"
     return rows("Alerts that fire", text, empty, columns, sort="Severity", height=6)
 
@@ -85,18 +88,17 @@ def alerts() -> Builder[Panel]:
 def nodes_table() -> Builder[Panel]:
     """Return the table of nodes: is each of them watched at all?"""
     each = "by (job, instance)"
+    judged, collectors = nodes("stallwatch_server_verdict"), nodes("stallwatch_collector_success")
     old = f"time() - {nodes('stallwatch_snapshot_timestamp_seconds')}"
     columns = [
         JOB,
         NODE,
-        Column("Exporter", expr=f"min {each} ({nodes('up')})", words=UP_WORDS, width=90),
-        Column("Age of its snapshot", expr=f"max {each} ({old})", unit="s", bad=STALE),
-        Column("Servers", expr=f"count {each} ({nodes('stallwatch_server_verdict')} == 1)", unit="none"),
-        Column("GPUs", expr=f"count {each} ({nodes('stallwatch_gpu_info')})", unit="none"),
-        Column("GPUs lost", expr=f"sum {each} ({nodes('stallwatch_gpu_lost')})", unit="none", bad=1),
-        Column(
-            "Collectors failing", expr=f"sum {each} (1 - {nodes('stallwatch_collector_success')})", unit="none", bad=1
-        ),
+        Column("Exporter", expr=f"min {each} ({nodes('up')})", words=UP_WORDS, width=85),
+        Column("Snapshot age", expr=f"max {each} ({old})", unit="s", bad=STALE, width=120),
+        Column("Servers", expr=f"count {each} ({judged} == 1)", unit="none", width=80),
+        Column("GPUs", expr=f"count {each} ({nodes('stallwatch_gpu_info')})", unit="none", width=70),
+        Column("GPUs lost", expr=f"sum {each} ({nodes('stallwatch_gpu_lost')})", unit="none", bad=1, width=95),
+        Column("Collectors failing", expr=f"sum {each} (1 - {collectors})", unit="none", bad=1, width=150),
     ]
     text = (
         f"Every node that is scraped. One whose exporter is down, or whose snapshot is older than {STALE} s, is not"

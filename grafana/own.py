@@ -10,7 +10,7 @@ from frame import choose, frame, lay_out, mark_alerts, runbook
 from owncost import EMPTY, cost, scrapes, whole_cpu, whole_memory
 from parts import bands, graph, link, now, number, over_time, thresholds
 from series import ANY_NODE, growth, nodes, per_second, select
-from words import FAILING_WORDS, GREY, STALE, UP_WORDS
+from words import FAILING_WORDS, PALE, STALE, UP_WORDS
 
 NONE = "No data because it is not scraped"
 OWN_ALERTS = 'alertname=~"Stallwatch.*"'
@@ -32,7 +32,7 @@ def dashboard() -> Dashboard:
 
 def _alarm(title: str, text: str, expr: str, *, alert: str, bad: float = 1, unit: str = "none") -> Builder[Panel]:
     links = [link(f"Runbook {alert}", runbook(alert))]
-    return number(title, text, unit, NONE, now(expr), steps=thresholds((None, GREY), (bad, "red")), links=links)
+    return number(title, text, unit, NONE, now(expr), steps=thresholds((None, PALE), (bad, "red")), links=links)
 
 
 def _now() -> Sequence[Builder[Panel]]:
@@ -92,7 +92,7 @@ def _collectors() -> Sequence[Builder[Panel]]:
             EMPTY,
             [over_time(nodes("stallwatch_collector_success"), each)],
             FAILING_WORDS,
-            height=7,
+            height=9,
         ),
         graph(
             "Rounds that missed something",
@@ -143,6 +143,7 @@ def _workers() -> Sequence[Builder[Panel]]:
                 over_time(restarts, "{{worker}} started anew {{instance}}"),
                 over_time(nodes("stallwatch_worker_abandoned"), "{{worker}} left behind {{instance}}"),
             ],
+            usual=1,
             width=12,
             height=6,
         ),
@@ -157,6 +158,7 @@ def _signals() -> Builder[Panel]:
         "none",
         "No data because no server is seen, or the exporter is not scraped",
         [over_time(missing, "{{signal}} {{instance}}")],
+        usual=1,
         width=12,
         height=6,
     )

@@ -93,6 +93,7 @@ def scrapes() -> Sequence[Builder[Panel]]:
             "binBps",
             "No data because no log is read",
             [over_time(skipped, NODE)],
+            usual=1,
             width=8,
             height=6,
         ),

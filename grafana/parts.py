@@ -17,7 +17,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from words import GREY, Word
+from words import GREY, PALE, Word
 
 WIDTH = 24
 AXIS = 75
@@ -94,13 +94,17 @@ def graph(
     queries: Sequence[Query],
     *,
     most: float | None = None,
-    height: int = 4,
+    usual: float | None = None,
+    height: int = 5,
     width: int = WIDTH,
     overrides: Sequence[Override] = (),
     lines: dashboard.ThresholdsConfig | None = None,
     stacked: bool = False,
 ) -> Builder[Panel]:
-    """Return a panel of lines; `empty` says what it means when there is none, `lines` are drawn across it."""
+    """Return a panel of lines; `empty` says what it means when there is none, `lines` are drawn across it.
+
+    The axis ends at `most`, or at `usual` unless there is more.
+    """
     panel = (
         timeseries.Panel()
         .unit(unit)
@@ -118,6 +122,8 @@ def graph(
         panel.stacking(common.StackingConfig().mode(models.StackingMode.NORMAL).group("A"))
     if most is not None:
         panel.max(most)
+    if usual is not None:
+        panel.axis_soft_max(usual)
     if lines is not None:
         style = common.GraphThresholdsStyleConfig().mode(models.GraphThresholdsStyleMode.DASHED)
         panel.thresholds(lines).thresholds_style(style)
@@ -134,7 +140,7 @@ def bands(
     queries: Sequence[Query],
     words: Sequence[Word],
     *,
-    height: int = 4,
+    height: int = 5,
     legend: bool = True,
     by_query: Mapping[str, Sequence[Word]] | None = None,
 ) -> Builder[Panel]:
@@ -158,6 +164,27 @@ def bands(
     return panel.height(height).span(WIDTH)
 
 
+def tiles(
+    title: str, text: str, empty: str, queries: Sequence[Query], colours: Sequence[str], *, width: int
+) -> Builder[Panel]:
+    """Return a panel of one count per query, each under its name, in its colour where it is not 0."""
+    panel = (
+        stat.Panel()
+        .unit("none")
+        .color_mode(models.BigValueColorMode.BACKGROUND_SOLID)
+        .graph_mode(models.BigValueGraphMode.NONE)
+        .text_mode(models.BigValueTextMode.VALUE_AND_NAME)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .orientation(models.VizOrientation.VERTICAL)
+        .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.THRESHOLDS))
+    )
+    _frame(panel, title, text, empty, queries)
+    for ref, colour in zip(ascii_uppercase, colours, strict=False):
+        steps = [{"value": None, "color": PALE}, {"value": 1, "color": colour}]
+        panel.override_by_query(ref, properties({"thresholds": {"mode": "absolute", "steps": steps}}))
+    return panel.height(4).span(width)
+
+
 def number(
     title: str,
     text: str,
@@ -179,7 +206,7 @@ def number(
         .color_mode(models.BigValueColorMode.BACKGROUND_SOLID if words or steps else models.BigValueColorMode.NONE)
         .graph_mode(models.BigValueGraphMode.NONE)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-        .thresholds(steps or thresholds((None, GREY)))
+        .thresholds(steps or thresholds((None, PALE)))
         .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.THRESHOLDS))
         .data_links(list(links))
     )

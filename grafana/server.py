@@ -12,7 +12,7 @@ from series import OURS, THIS_NODE, THIS_SERVER, age, among, coded, node, select
 from serverdetails import details
 from serversignals import signals
 from words import (
-    GREY,
+    PALE,
     PHASE_CODES,
     PHASE_WORDS,
     READ_WORDS,
@@ -105,7 +105,7 @@ def _counted() -> Sequence[Builder[Panel]]:
             "none",
             "No data because processes are not read",
             now(f"{expected} - {present}"),
-            steps=thresholds((None, GREY), (1, "red")),
+            steps=thresholds((None, PALE), (1, "red")),
         ),
     ]
 
@@ -127,6 +127,7 @@ def _bands() -> Sequence[Builder[Panel]]:
             NO_SERVER,
             [over_time(server("stallwatch_signal_success"), "{{signal}}")],
             READ_WORDS,
+            height=6,
             legend=False,
         ),
     ]

@@ -29,7 +29,7 @@ def details() -> Sequence[Row]:
 
 
 def _half(title: str, text: str, expr: str, legend: str, *, unit: str, empty: str) -> Builder[Panel]:
-    return graph(title, text, unit, empty, [over_time(expr, legend)], width=HALF, height=6)
+    return graph(title, text, unit, empty, [over_time(expr, legend)], usual=1, width=HALF, height=6)
 
 
 def _start() -> Sequence[Builder[Panel]]:

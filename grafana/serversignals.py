@@ -37,7 +37,6 @@ def _gpus() -> Sequence[Builder[Panel]]:
             [over_time(held("stallwatch_gpu_utilization_ratio"), GPU)],
             most=1,
             lines=thresholds((None, "transparent"), (COLD, "orange")),
-            height=5,
         ),
         graph(
             "GPU memory",
@@ -57,7 +56,6 @@ def _gpus() -> Sequence[Builder[Panel]]:
                 over_time(f"{LOW_POWER} * {limit}", f"{LOW_POWER:.0%} of the limit"),
             ],
             overrides=[limit_line("/limit$/")],
-            height=5,
         ),
     ]
 
@@ -72,6 +70,7 @@ def _processes() -> Sequence[Builder[Panel]]:
             "percentunit",
             NO_PROCESS,
             [over_time(per_second(server("stallwatch_process_cpu_seconds_total", RANKS)), "{{process}}")],
+            usual=1,
         ),
         bands(
             "State of its processes",
@@ -172,5 +171,6 @@ def _work() -> Sequence[Builder[Panel]]:
                 over_time(server("stallwatch_engine_requests_queued"), "waiting {{dp_rank}}"),
                 over_time(server("stallwatch_socket_accept_queue"), "not accepted"),
             ],
+            usual=1,
         ),
     ]

@@ -37,7 +37,7 @@ class Column:
         if self.width:
             looks["custom.width"] = self.width
         if self.words:
-            looks["mappings"] = mapping(self.words)
+            looks |= {"mappings": mapping(self.words), "custom.align": "left"}
         if self.bad is not None:
             steps = [{"value": None, "color": "transparent"}, {"value": self.bad, "color": "red"}]
             looks["thresholds"] = {"mode": "absolute", "steps": steps}

@@ -1,6 +1,7 @@
 """Every query of the dashboards, asked of a real Prometheus: played servers, real exporters, the shipped rules."""
 
 import asyncio
+import re
 import time
 from dataclasses import dataclass, field
 
@@ -11,12 +12,20 @@ from nvml_library import build
 from played_fleet import PlayedFleet
 from stallwatch.past import COLD
 
+pytestmark = pytest.mark.timeout(120)  # all of the play is the setup of the first test
+
 GIB = 1024**3
 WITHIN = 30.0
 EMPTY = {
     "server: Since it last moved, by signal C": "no engine that is played shows a heartbeat of its scheduler",
     "server: Alerts about its node that begin to fire ": "nothing is wrong with the node in which it is played",
     "exporter: Alerts about it that begin to fire ": "nothing is wrong with the exporters",
+}
+JUDGED = {
+    "busy": ("busy", "none", "ready"),
+    "idle": ("idle", "none", "ready"),
+    "hung in its start": ("stalled", "cold deadlock", "loading weights"),
+    "hung at work": ("stalled", "spin deadlock", "ready"),
 }
 NOT_PLAYED = {"gpu", "engine_version", "container_id", "pod_uid"}  # labels: a lost GPU, a log that tells, a container
 WITHOUT = " without GPUs"
@@ -36,9 +45,10 @@ class Answers:
 
     def scopes(self, name):
         """Return what is chosen, by a word for it: a server or all of them, on the node with GPUs or the other."""
-        nodes = {"": self.fleet.with_gpus, WITHOUT: self.fleet.without}
         servers = self.fleet.servers if name == "server" else {"all": f"({'|'.join(self.fleet.servers.values())})"}
-        return {f"{word}{kind}": (node, one) for kind, node in nodes.items() for word, one in servers.items()}
+        there = {word: (self.fleet.with_gpus, one) for word, one in servers.items()}
+        elsewhere = {"all", "busy", "hung in its start"} & set(servers)
+        return there | {f"{word}{WITHOUT}": (self.fleet.without, servers[word]) for word in sorted(elsewhere)}
 
     def ask(self, query, scope):
         """Return the series of a query, asked anew."""
@@ -74,6 +84,8 @@ async def played(directory, library):
             await asyncio.sleep(1)
             missing = await asyncio.to_thread(unanswered, answers, missing)
         await asyncio.to_thread(ask_all, answers)
+        while not settled(answers) and time.monotonic() < end + 10:
+            await asyncio.to_thread(ask_all, answers)
         return answers
 
 
@@ -97,6 +109,13 @@ def unanswered(answers, asked):
 def on(answers, query, kind):
     """Return what can be chosen on one of the nodes."""
     return [scope for scope in answers.scopes(query.dashboard) if scope.endswith(WITHOUT) == bool(kind)]
+
+
+def settled(answers):
+    """Tell whether the last answers are all of one moment at which every server is judged as it is played."""
+    asked = [(query, kind) for query in every_query() for kind in ("", WITHOUT) if expected(query, kind)]
+    answered = [any(answers.series[query, scope] for scope in on(answers, query, kind)) for query, kind in asked]
+    return all(answered) and all(word(answers, "Verdict", name) == judged[0] for name, judged in JUDGED.items())
 
 
 def ask_all(answers):
@@ -140,31 +159,28 @@ def test_legends_and_columns_have_their_labels(answers):
                 assert columns(panel) - labels <= NOT_PLAYED, title
 
 
+def verdict_of(query):
+    """Return the verdict that a query is about."""
+    return re.search(r'verdict="(\w+)"', query.expr)[1]
+
+
 def last(series):
     """Return the last value of one series."""
     return float((series["values"][-1] if "values" in series else series["value"])[1])
 
 
 def word(answers, title, scope, ref="A"):
-    """Return the word that a band of the Server dashboard ends with."""
-    (series,) = answers.of("server", title, scope, ref)
-    return words(panels("server")[title], ref)[last(series)]
+    """Return the word that a panel of the Server dashboard shows last, None where it shows none."""
+    series = answers.of("server", title, scope, ref)
+    return words(panels("server")[title], ref)[last(series[0])] if series else None
 
 
-@pytest.mark.parametrize(
-    ("server", "verdict", "signature", "phase"),
-    [
-        ("busy", "busy", "none", "ready"),
-        ("idle", "idle", "none", "ready"),
-        ("hung in its start", "stalled", "cold deadlock", "loading weights"),
-        ("hung at work", "stalled", "spin deadlock", "ready"),
-    ],
-)
-def test_the_bands_say_what_is_judged(answers, server, verdict, signature, phase):
+@pytest.mark.parametrize("server", JUDGED)
+def test_the_bands_say_what_is_judged(answers, server):
     """Numbers in the queries and words in the panels fit each other, in bands and in single values."""
     band = "Verdict, signature, phase"
-    assert [word(answers, band, server, ref) for ref in "ABC"] == [verdict, signature, phase]
-    assert [word(answers, title, server) for title in ("Verdict", "Signature", "Phase")] == [verdict, signature, phase]
+    assert tuple(word(answers, band, server, ref) for ref in "ABC") == JUDGED[server]
+    assert tuple(word(answers, title, server) for title in ("Verdict", "Signature", "Phase")) == JUDGED[server]
 
 
 def test_a_stall_is_everything_going_flat(answers):
@@ -190,7 +206,9 @@ def test_fleet_names_those_that_are_not_well(answers):
     named = [{one["metric"]["server"] for one in answers.series[query, "all"]} for query in asked]
     assert named[0] == hung
     assert set().union(*named) == hung
-    assert [last(one) for one in answers.of("fleet", "Stalled", "all")] == [2]
+    counted = [query for query in queries("fleet") if query.title == "Servers by verdict"]
+    counts = {verdict_of(query): last(one) for query in counted for one in answers.series[query, "all"]}
+    assert (counts["stalled"], counts["busy"], counts["idle"], sum(counts.values())) == (2, 1, 1, 4)
     assert [last(one) for one in answers.of("fleet", "Parked by idle servers", "all")] == [60 * GIB]
     firing = {one["metric"]["alertname"] for one in answers.of("fleet", "Alerts that fire", "all")}
     assert "InferenceServerStalled" in firing
