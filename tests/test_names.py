@@ -1,6 +1,7 @@
 """Whatever a rule, runbook, dashboard, page or deployment file names is there: metrics, alerts, settings, files."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -187,8 +188,16 @@ def test_commands_can_be_typed(page):
         if program == "make":
             assert {word for word in words if "=" not in word} <= targets
         if (program, *words[:1]) == ("docker", "compose"):
-            services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-            assert {word for word in words[2:] if not word.startswith("-")} <= services.keys()
+            assert composed(words[1:])
+
+
+def composed(words):
+    """Tell whether compose can do this, with profiles and services that there are."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    profiles = {profile for service in services.values() for profile in service.get("profiles", ())}
+    chosen = {word for flag, word in pairwise(words) if flag == "--profile"}
+    command, *named = [word for word in words if not word.startswith("-") and word not in chosen]
+    return chosen <= profiles and command in {"up", "ps", "down"} and set(named) <= services.keys()
 
 
 def accepted(words):
