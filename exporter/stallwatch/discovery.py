@@ -125,6 +125,7 @@ class Discovery:
             version=facts.version,
             expected_schedulers=facts.expected,
             log_path=log.path,
+            log_root=log.root,
             log_absence=log.absence,
             address=address.literal,
             address_absence=address.absence,

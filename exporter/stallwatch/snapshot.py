@@ -107,6 +107,7 @@ class Server:
     version: str = ""
     expected_schedulers: int | None = None
     log_path: str | None = None
+    log_root: str = ""  # what the path of a log that was found begins with and must not lead out of
     log_absence: str = ""
     address: str | None = None  # literal IP address to probe, with `launch.port`
     address_absence: str = ""

@@ -92,7 +92,7 @@ class Follower:
     def __init__(self, engine: str) -> None:
         self._scanner = Scanner(engine)
         self._tail: Tail | None = None
-        self._path = self._incarnation = ""
+        self._path = self._root = self._incarnation = ""
         self._life = Life()
         self._launched: float | None = None  # when a line that begins a life was seen
         self._old = True  # what is read was there before us, and is dated by the clock of the log
@@ -120,12 +120,13 @@ class Follower:
         """Return how many bytes were left out since the reader was too far behind."""
         return self._skipped + (self._tail.skipped_bytes if self._tail else 0)
 
-    def look(self, path: str, incarnation: str, born: float | None, now: Moment) -> Life:
+    def look(self, path: str, incarnation: str, born: float | None, now: Moment, root: str = "") -> Life:
         """Read what is new of this path and return what is known; raise OSError where there is nothing to read.
 
-        `born` is when this incarnation of the server was started (monotonic), None where that is not known.
+        `born` is when this incarnation of the server was started (monotonic), None where that is not known. `root` is
+        what the path begins with and must not lead out of, see `Place`.
         """
-        tail = self._follow(path)
+        tail = self._follow(path, root)
         self._notice_restart(incarnation, born)
         try:
             for lines in tail.look():
@@ -149,15 +150,15 @@ class Follower:
         if self._tail:
             self._tail.close()
 
-    def _follow(self, path: str) -> Tail:
-        if self._tail and path == self._path:
+    def _follow(self, path: str, root: str) -> Tail:
+        if self._tail and (path, root) == (self._path, self._root):
             return self._tail
         if self._tail:
             self._tail.close()
             self._rotations += self._tail.rotations
             self._skipped += self._tail.skipped_bytes
             self._begin_life()
-        self._tail, self._path = Tail(path), path
+        self._tail, self._path, self._root = Tail(path, root=root), path, root
         self._old, self._clock, self._offered, self._written = True, -math.inf, b"", False
         return self._tail
 
