@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import yaml
 
 DEEPEST = 16
-LONGEST_KEY = 100
+LONGEST_KEY, LONGEST_VALUE = 100, 1000
+MOST_KEYS = 1000
 _TRUE = frozenset(("true", "yes", "on"))
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -23,7 +24,7 @@ def flags_in(text: str) -> list[str]:
         raise ValueError(type(error).__name__) from None
     if not isinstance(document, yaml.MappingNode):
         raise ValueError("no mapping")  # noqa: TRY004  (a bad file is one kind of error to the caller)
-    return [flag for key, value in document.value for flag in _flag(key, value)]
+    return [flag for key, value in document.value[:MOST_KEYS] for flag in _flag(key, value)]
 
 
 def _require_shallow(text: str) -> None:
@@ -44,4 +45,4 @@ def _flag(key: yaml.Node, value: yaml.Node) -> Iterator[str]:
     if kind == "bool" and value.value.lower() in _TRUE:
         yield flag
     elif kind not in ("bool", "null"):
-        yield f"{flag}={value.value}"
+        yield f"{flag}={value.value[:LONGEST_VALUE]}"

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable
 
 from stallwatch.engines.command_line import interpreter
-from stallwatch.engines.engine import Argv, clean
+from stallwatch.engines.engine import Argv
 from stallwatch.node import inside
 from stallwatch.node.procfs import Procfs
+from stallwatch.redaction import clean
 
 CONFIG_LIMIT = 64 << 10
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "CONDA_PREFIX")
