@@ -90,7 +90,8 @@ def reader(
                 logs.append(_log(wanted, follower, now))
             except OSError as error:
                 failures.append(Failure(NAME, _reason(error), what, wanted["server"]))
-        return LogReading(now.monotonic, tuple(logs)), tuple(failures)
+        dropped = sum(follower.take_dropped() for follower in followers.values())
+        return LogReading(now.monotonic, tuple(logs), dropped=dropped), tuple(failures)
 
     return read
 

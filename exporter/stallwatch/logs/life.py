@@ -17,6 +17,7 @@ from stallwatch.logs.scan import Mark, Scanner
 from stallwatch.logs.tail import Tail
 from stallwatch.snapshot import PHASES, Moment
 
+MOST_RANKS = 256
 CLOCK_SLACK = 1.0  # stated times are whole seconds
 
 
@@ -42,6 +43,7 @@ class Life:
     last_marker_rank: str = ""
     waiting: str = ""
     ranks: dict[str, RankPhase] = field(default_factory=dict)
+    dropped: int = 0  # lines of ranks beyond what a server can have
 
     def take(self, mark: Mark, at: float) -> None:
         """Note what one telling line means."""
@@ -62,7 +64,11 @@ class Life:
         if mark.ratio is not None and phase == self.phase:
             self.progress = mark.ratio
         known = self.ranks.get(mark.rank)
-        if mark.rank and mark.marker.of_each_rank and _further(phase, known.phase if known else None):
+        if not mark.rank or not mark.marker.of_each_rank or not _further(phase, known.phase if known else None):
+            return
+        if known is None and len(self.ranks) >= MOST_RANKS:
+            self.dropped += 1
+        else:
             self.ranks[mark.rank] = RankPhase(mark.rank, phase, at)
 
     def dated(self, latest: float, written: float) -> "Life":
@@ -144,6 +150,11 @@ class Follower:
         if self._old and not tail.behind:
             self._life, self._old = life, False
         return life
+
+    def take_dropped(self) -> int:
+        """Return how many lines were left out of this life since the last call, as their ranks were too many."""
+        dropped, self._life.dropped = self._life.dropped, 0
+        return dropped
 
     def close(self) -> None:
         """Close the file."""

@@ -16,6 +16,7 @@ from stallwatch.node.procfs import Procfs, Stat, parse_cmdline
 
 YOUNG_SECONDS = 120.0
 ROUND_SECONDS = 60.0
+MOST_KNOWN = 2048  # processes that are something to us; those that come later are nothing
 LEAST_LOOKS = 400  # how many of the others may be read in one look, however few a fair share would be
 
 _COMPILER = re.compile(
@@ -77,6 +78,8 @@ class ProcessTable:
         self._clock = clock
         self._looked: float | None = None
         self._family: set[int] = set()
+        self._room = MOST_KNOWN
+        self.dropped = 0  # in the last look
         self.entries: Mapping[int, Entry] = {}
         self.children: Mapping[int, list[int]] = {}
         self.remembered: dict[tuple[int, int], Identity] = {}
@@ -86,7 +89,9 @@ class ProcessTable:
         now = self._clock()
         entries: dict[int, Entry] = {}
         waiting: list[Entry] = []
-        for pid in procfs.pids():
+        self._room = MOST_KNOWN - sum(entry.kind.identity is not None for entry in self.entries.values())
+        self.dropped = 0
+        for pid in sorted(procfs.pids()):
             entry = self.entries.get(pid)
             if entry is None:
                 entry = self._new(procfs, pid, now)
@@ -174,6 +179,11 @@ class ProcessTable:
         kind = kind_of(parse_cmdline(data), stat.comm) if data else before or self._unread(stat)
         if before and before.argv and _is_launcher(before) and _is_launcher(kind) and not kind.argv:
             kind = before  # it has titled itself over the flags that we know
+        if kind.identity and not (before and before.identity):
+            self._room -= 1
+            if self._room < 0:
+                self.dropped += 1
+                return Entry(stat, _NOTHING, 0, now)
         return Entry(stat, kind, hash(data or b""), self._due(stat, now))
 
     def _unread(self, stat: Stat) -> Kind:
