@@ -79,6 +79,7 @@ def test_newcomers_are_nothing_while_there_is_no_room(node, monkeypatch):
     assert node.discovery._last.dropped == 2
     for pid in (100, 101, 102):
         node.tree.remove(pid)
+    node.look()
     (server,) = node.look().values()
     assert [process.name for process in server.processes] == ["launcher", "scheduler_TP0", "scheduler_TP1"]
     node.look()
