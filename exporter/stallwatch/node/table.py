@@ -25,6 +25,7 @@ _COMPILER = re.compile(
 _SPAWN = "from multiprocessing.spawn import spawn_main"
 _COMPILE_WORKER = "torch/_inductor/compile_worker"
 _MOST_ANCESTORS = 64
+_LEFT_OUT = -1  # which no hash ever is
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class ProcessTable:
         """Say whether a command line may be another one though the kernel's name is the same."""
         if entry.kind.identity:
             return False  # a title stays, and reading it again could block
-        return entry.kind.spawned or now - entry.stat.started < YOUNG_SECONDS
+        return entry.digest == _LEFT_OUT or entry.kind.spawned or now - entry.stat.started < YOUNG_SECONDS
 
     def _stranger(self, procfs: Procfs, entry: Entry, entries: dict[int, Entry], now: float) -> None:
         pid = entry.stat.pid
@@ -183,7 +184,7 @@ class ProcessTable:
             self._room -= 1
             if self._room < 0:
                 self.dropped += 1
-                return Entry(stat, _NOTHING, 0, now)
+                return Entry(stat, _NOTHING, _LEFT_OUT, now)
         return Entry(stat, kind, hash(data or b""), self._due(stat, now))
 
     def _unread(self, stat: Stat) -> Kind:
