@@ -149,10 +149,13 @@ class Exposition:
         return text
 
     def _note_dropped(self, name: str, count: int) -> None:
+        if not count:
+            self._cut.discard(name)
+            return
         self._dropped[name] += count
-        if count and name not in self._cut:
+        if name not in self._cut:
             logger.warning("too many series", extra={"collector": name, "left_out": count})
-        (self._cut.add if count else self._cut.discard)(name)
+        self._cut.add(name)
 
 
 def _same(one: object, other: object) -> bool:
