@@ -96,7 +96,7 @@ class Nvml:
             return function(*arguments)
         except self._module.NVMLError as error:
             code = error.value
-            raise CallError(REASONS.get(code, "nvml_error"), f"{note}: {error} (NVML {code})", code) from error
+            raise CallError(REASONS.get(code, "nvml_error"), clean(f"{note}: {error} (NVML {code})"), code) from error
 
     def call_gpu(self, index: int, name: str, *arguments: object) -> Any:
         """Call one function for one GPU; where one of its functions has hung, the whole GPU is left alone."""
