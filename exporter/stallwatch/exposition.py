@@ -50,13 +50,13 @@ def bounded(families: Iterable[Family], most: int = MOST_SERIES) -> tuple[list[F
 
 
 def metric(family: Family) -> Metric:
-    """Return a family as prometheus_client knows it; a sample that is there twice is stated once."""
+    """Return a family as prometheus_client knows it; what is there twice is stated once, and a negative count not."""
     built = Metric(
         family.name.removesuffix("_total") if family.kind == "counter" else family.name, family.help, family.kind
     )
     seen: set[tuple[str, ...]] = set()
     for values, value in family.samples:
-        if values not in seen:
+        if values not in seen and not (value < 0 and family.kind == "counter"):
             seen.add(values)
             built.add_sample(family.name, dict(zip(family.labels, values, strict=True)), value)
     return built

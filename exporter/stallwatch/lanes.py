@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from stallwatch.redaction import told
 from stallwatch.snapshot import Failure, Reading
 from stallwatch.workers import WorkerError
 
@@ -113,8 +114,8 @@ class Lane:
     def _failure(self, error: BaseException | None) -> Failure:
         if isinstance(error, (WorkerError, CollectorError)):
             return Failure(self.collector, error.reason, str(error), self.server)
-        text = f"{type(error).__name__}: {error}" if error else "the round was cancelled"
-        return Failure(self.collector, "error", text[:300], self.server)
+        text = told(error) if error else "the round was cancelled"
+        return Failure(self.collector, "error", text, self.server)
 
     def outcome(self, now: float) -> Outcome:
         """Return what counts now: the last reading while it is fresh, and why something is missing."""

@@ -1,5 +1,6 @@
 """What of a text that somebody else wrote may be shown?"""
 
+import os.path
 import re
 
 HIDDEN = "<hidden>"
@@ -44,3 +45,12 @@ def public(text: str, limit: int = LONGEST) -> str:
 def clean(text: str, limit: int = LONGEST) -> str:
     """Make a text fit for one line and a label: no control characters, and not longer than `limit`."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:limit])
+
+
+def told(error: BaseException) -> str:
+    """Name an error and its place, without its text: that may quote what was being read, such as a prompt."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    file = os.path.basename(trace.tb_frame.f_code.co_filename) if trace else "?"  # noqa: PTH119 pathlib costs 1 MiB here
+    return f"{type(error).__name__} at {file}:{trace.tb_lineno if trace else '?'}"

@@ -81,6 +81,6 @@ def _power(gpus: list[Gpu]) -> float | None:
     ratios = [
         gpu.power_watts / gpu.power_limit_watts
         for gpu in gpus
-        if gpu.power_watts is not None and (gpu.power_limit_watts or 0) >= 1
+        if gpu.power_watts is not None and gpu.power_limit_watts and gpu.power_limit_watts >= 1
     ]
     return max(ratios, default=None)
