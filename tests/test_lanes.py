@@ -4,7 +4,7 @@ import asyncio
 import re
 from dataclasses import dataclass
 
-from stallwatch.lanes import CollectorError, Lane
+from stallwatch.lanes import CollectorError, Lane, Lanes, Plan
 from stallwatch.snapshot import Failure, Reading
 from stallwatch.workers import WorkerError
 
@@ -71,6 +71,22 @@ async def test_a_first_round_that_takes_long_says_so():
     reading, failures = one.outcome(13.0)
     assert (reading, failures[0].reason) == (None, "starting")
     one.cancel()
+
+
+async def test_what_a_reading_left_out_is_counted():
+    """Over all rounds, and for the last one; so is what a lane left out that is wanted no more."""
+    answers = iter([(Look(0.0, dropped=3), ()), (Look(1.0, dropped=4), ()), (Look(2.0), ())])
+    lanes = Lanes()
+    plan = Plan(("log", "a", "1"), 1.0, 5.0, lambda: lambda: gives(next(answers)))
+    lanes.have([plan])
+    (one,) = lanes
+    told = []
+    for now in (0.0, 1.0, 2.0):
+        await round_of(one, now)
+        told.append((one.state(now).dropped, one.state(now).dropping))
+    assert told == [(3, 3), (7, 4), (7, 0)]
+    lanes.have([])
+    assert [(state.collector, state.dropped) for state in lanes.states(3.0)] == [("log", 7)]
 
 
 async def test_a_worker_error_becomes_a_failure_and_is_handed_on():

@@ -62,7 +62,7 @@ def log_lines(secret):
         f"{stamp}] server_args=ServerArgs(model_path='m', api_key='{secret('server_args')}', host='{secret('host')}')",
         f"{stamp} TP0] Load weight begin. avail mem={secret('memory')}",
         f"{stamp} {secret('rank').upper()}7] Load weight end. type={secret('type')}",
-        f"{stamp} TP1] Scheduler watchdog timeout (self.watchdog_timeout=300, cur_batch.reqs=[Req('{secret('prompt')}')])",
+        f"{stamp} TP1] Scheduler watchdog timeout (watchdog_timeout=300, cur_batch.reqs=[Req('{secret('prompt')}')])",
         f"{stamp}] Receive: obj=GenerateReqInput(text='{secret('request')}', rid='{secret('rid')}')",
         f"{stamp} TP0] {secret('message')}: LLM engine (v1.0-{secret('version')})",
         f'INFO:     127.0.0.1:5 - "GET /generate?prompt={secret("access line")} HTTP/1.1" 200 OK',
