@@ -47,7 +47,7 @@ class Container:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=folder,
-            env={"PATH": os.environ["PATH"], "ROOT": str(folder / "root")},
+            env={"PATH": os.environ["PATH"], "ROOT": str(folder / "root"), "VIRTUAL_ENV": str(folder / "venv")},
             text=True,
         )
         self._answer()
@@ -96,6 +96,16 @@ def test_its_configuration_is_read_where_it_is(container):
     container.does("os.symlink('/var/real.yaml', '/etc/engine.yaml')")
     server, failures = container.found()
     assert (server.launch.model, server.launch.port, failures) == ("inside", 4321, [])
+
+
+def test_its_environment_names_a_place_in_its_tree(container, tmp_path):
+    """What lies at the same path of the host is not what it runs."""
+    packages = "venv/lib/python3.11/site-packages/sglang-{}.dist-info"
+    (tmp_path / packages.format("6.6.6")).mkdir(parents=True)
+    assert container.found()[0].version == ""
+    container.does(f"os.makedirs({str(tmp_path / packages.format('0.5.9'))!r})")
+    container.look = reader({}, lambda _note: None)
+    assert container.found()[0].version == "0.5.9"
 
 
 @pytest.mark.parametrize(
