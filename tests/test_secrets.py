@@ -109,17 +109,17 @@ async def planted(tmp_path):
     await server.stop()
 
 
-def whole(scrape):
+def whole(scrape, name):
     """Say whether all that a server tells has been read."""
-    running = scrape.value("engine_requests_running", dp_rank="0")
-    errors = scrape.value("log_errors_total", kind="watchdog_timeout")
-    return running == 3 and errors == 1 and bool(scrape.all("health_result"))
+    running = scrape.value("engine_requests_running", server=name, dp_rank="0")
+    errors = scrape.value("log_errors_total", server=name, kind="watchdog_timeout")
+    return running == 3 and errors == 1 and bool(scrape.all("health_result", server=name))
 
 
-async def said(exporter, port):
-    """Return all that an exporter says, once it has seen the server."""
-    scrape = await exporter.until(whole)
-    (info,) = [labels for labels, _ in scrape.all("server_info", port=str(port))]
+async def said(exporter, name):
+    """Return all that an exporter says, once it has seen the server; others may run on this machine."""
+    scrape = await exporter.until(lambda scrape: whole(scrape, name))
+    ((info, _),) = scrape.all("server_info", server=name)
     assert (info["model"], info["group"]) == ("https://host/model", "tcp://127.0.0.1:5000")
     assert exporter.process.returncode is None
     request = urllib.request.Request(f"http://127.0.0.1:{exporter.port}/metrics", headers={"Accept": OPENMETRICS})
@@ -127,7 +127,7 @@ async def said(exporter, port):
     assert openmetrics.endswith("# EOF\n")
     pages = {path: await exporter.get(path) for path in ("/", "/api/v1/status")}
     checked = await run("check", "--url", f"http://127.0.0.1:{exporter.port}")
-    assert f"sglang:{port}" in checked or "kimi" in checked
+    assert name in checked
     return {"metrics": scrape.text, "openmetrics": openmetrics, **pages, "check": checked}
 
 
@@ -149,7 +149,7 @@ async def test_an_exporter_gives_away_no_secret(planted, tmp_path, form):
     kept = {"STATE__ENABLED": "true", "STATE__FILE": memory, "LOG__FORMAT": form, "LOG__LEVEL": "debug"}
     exporter = ExporterProcess(flags=[f"--config.file={config}"], **FAST, **kept)
     async with exporter:
-        outputs = await said(exporter, server.port)
+        outputs = await said(exporter, "kimi" if form == "json" else f"sglang:{server.port}")
         assert "api_key_unreadable" not in outputs["/api/v1/status"]
     assert secret.found_in(outputs | {"log": exporter.log, "memory": memory.read_text()}) == set()
     assert exporter.log.count("\n") > 2
@@ -159,11 +159,15 @@ async def test_a_recording_holds_no_secret(planted, tmp_path):
     """Nor does what is printed while it is made, as a table or as data."""
     server, secret = planted
     recording = tmp_path / "recording.jsonl"
-    outputs = {"printed": await run("check", "--for", "3s", "--record", str(recording))}
+    outputs = {}
+    for turn in range(5):  # a busy machine may take more than one to see all
+        outputs[f"printed {turn}"] = await run("check", "--for", "3s", "--record", str(recording))
+        outputs["recording"] = recording.read_text()
+        if f"sglang:{server.port}" in outputs["recording"] and '"watchdog_timeout":1' in outputs["recording"]:
+            break
+    else:
+        pytest.fail("the server was not seen")
     outputs["replayed"] = await run("replay", str(recording), "--json")
-    outputs["recording"] = recording.read_text()
-    assert f"sglang:{server.port}" in outputs["recording"]
-    assert '"watchdog_timeout":1' in outputs["recording"]
     assert secret.found_in(outputs) == set()
 
 
