@@ -4,12 +4,11 @@ One exporter sees the GPUs; the other has none to see, as on a node without.
 """
 
 import asyncio
+import http.client
 import json
 import subprocess
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from contextlib import AsyncExitStack, suppress
 
 from exporter_process import ExporterProcess
@@ -91,6 +90,7 @@ class PlayedFleet:
         self.with_gpus, self.without = (f"127.0.0.1:{exporter.port}" for exporter in self._exporters)
         self.servers = dict(zip(SERVERS, (player.name for player in self._players), strict=True))
         self._port = free_port()
+        self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self):
@@ -101,6 +101,7 @@ class PlayedFleet:
             process = subprocess.Popen(self._prometheus(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
             stack.callback(process.terminate)
+            stack.callback(self._connection.close)
             for player in self._players:
                 stack.push_async_callback(player.close)
             stack.push_async_callback(_ended, asyncio.create_task(self._play()))
@@ -110,10 +111,9 @@ class PlayedFleet:
     async def __aexit__(self, *_):
         await self._stack.aclose()
 
-    def ask(self, expr, *, instant=True):
-        """Return the series that Prometheus gives for a query: now, or over the last minute."""
-        end = time.time()
-        words = {"time": end} if instant else {"start": end - 60, "end": end, "step": "1"}
+    def ask(self, expr, at, *, instant=True):
+        """Return the series that Prometheus gives for a query at a moment, or over the minute before it."""
+        words = {"time": at} if instant else {"start": at - 60, "end": at, "step": 1}
         return self._get("query" if instant else "query_range", {"query": expr, **words})["result"]
 
     def values(self, selector, label):
@@ -121,12 +121,10 @@ class PlayedFleet:
         return self._get(f"label/{label}/values", {"match[]": selector})
 
     def _get(self, path, words):
-        url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{urllib.parse.urlencode(words)}"
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return json.load(answer)["data"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{words}: {error.read().decode()}") from error
+        self._connection.request("GET", f"/api/v1/{path}?{urllib.parse.urlencode(words)}")
+        said = json.load(self._connection.getresponse())
+        assert said["status"] == "success", f"{words}: {said['error']}"
+        return said["data"]
 
     async def _play(self):
         begin = time.monotonic()

@@ -15,7 +15,7 @@ from stallwatch.past import COLD
 pytestmark = pytest.mark.timeout(120)  # all of the play is the setup of the first test
 
 GIB = 1024**3
-WITHIN = 30.0
+WITHIN = 40.0
 EMPTY = {
     "server: Since it last moved, by signal C": "no engine that is played shows a heartbeat of its scheduler",
     "server: Alerts about its node that begin to fire ": "nothing is wrong with the node in which it is played",
@@ -50,12 +50,12 @@ class Answers:
         elsewhere = {"all", "busy", "hung in its start"} & set(servers)
         return there | {f"{word}{WITHOUT}": (self.fleet.without, servers[word]) for word in sorted(elsewhere)}
 
-    def ask(self, query, scope):
-        """Return the series of a query, asked anew."""
-        node, server = self.scopes(query.dashboard)[scope]
-        expr = filled(query.expr, job="stallwatch", instance=node, server=server)
-        self.series[query, scope] = self.fleet.ask(expr, instant=query.instant)
-        return self.series[query, scope]
+    def ask_all(self, at):
+        """Ask every query under every choice, as of one moment."""
+        for query in every_query():
+            for scope, (node, server) in self.scopes(query.dashboard).items():
+                expr = filled(query.expr, job="stallwatch", instance=node, server=server)
+                self.series[query, scope] = self.fleet.ask(expr, at, instant=query.instant)
 
     def of(self, name, title, scope, ref="A"):
         """Return the series of one query of a panel."""
@@ -75,18 +75,54 @@ def answers(tmp_path_factory):
 
 
 async def played(directory, library):
-    """Return the answers of one play."""
+    """Return the answers of a moment of a play at which every query has data, or of its last one."""
     async with PlayedFleet(directory, library) as fleet:
-        answers = Answers(fleet)
-        missing = [(query, kind) for query in every_query() for kind in ("", WITHOUT) if expected(query, kind)]
-        end = time.monotonic() + WITHIN
-        while missing and time.monotonic() < end:
+        answers, end = Answers(fleet), time.monotonic() + WITHIN
+        while time.monotonic() < end and not (answers.series and complete(answers)):
             await asyncio.sleep(1)
-            missing = await asyncio.to_thread(unanswered, answers, missing)
-        await asyncio.to_thread(ask_all, answers)
-        while not settled(answers) and time.monotonic() < end + 10:
-            await asyncio.to_thread(ask_all, answers)
+            if at := await asyncio.to_thread(ready, fleet):
+                await asyncio.to_thread(answers.ask_all, at)
+        await asyncio.to_thread(offer, answers)
         return answers
+
+
+def ready(fleet):
+    """Return the time if every server is now judged as it is played and the last scrapes are all there, else 0."""
+    now, names = time.time(), {name: word for word, name in fleet.servers.items()}
+    try:
+        scraped = fleet.ask("sum_over_time(up[5s]) >= 5", now)
+        seen = fleet.ask("stallwatch_server_verdict == 1", now)
+    except OSError:
+        return 0  # it does not listen yet
+    verdicts = {
+        (names[one["metric"]["server"]], one["metric"]["instance"]): one["metric"]["verdict"]
+        for one in seen
+        if one["metric"]["server"] in names
+    }
+    nodes = (fleet.with_gpus, fleet.without)
+    wanted = {(name, node): judged[0] for name, judged in JUDGED.items() for node in nodes}
+    return now if len(scraped) == len(nodes) and verdicts == wanted else 0
+
+
+def complete(answers):
+    """Tell whether every query that must have data has some."""
+    return not [query for kind in ("", WITHOUT) for query in empty(answers, kind)]
+
+
+def empty(answers, kind):
+    """Return the queries without data that must have some, on the node with GPUs or on the one without."""
+    asked = [query for query in every_query() if expected(query, kind)]
+    return [
+        query for query in asked if not any(answers.series.get((query, scope)) for scope in on(answers, query, kind))
+    ]
+
+
+def offer(answers):
+    """Ask every choice for its values."""
+    for name in NAMES:
+        for variable, selector in choices(name):
+            asked = filled(selector, job="stallwatch", instance=answers.fleet.with_gpus)
+            answers.offered[name, variable] = answers.fleet.values(asked, variable)
 
 
 def every_query():
@@ -99,42 +135,15 @@ def expected(query, kind):
     return str(query) not in EMPTY and not (kind == WITHOUT and "_gpu_" in query.expr)
 
 
-def unanswered(answers, asked):
-    """Return which of the (query, kind of node) have no data yet, whatever server is chosen."""
-    return [
-        (query, kind) for query, kind in asked if not any(answers.ask(query, one) for one in on(answers, query, kind))
-    ]
-
-
 def on(answers, query, kind):
     """Return what can be chosen on one of the nodes."""
     return [scope for scope in answers.scopes(query.dashboard) if scope.endswith(WITHOUT) == bool(kind)]
 
 
-def settled(answers):
-    """Tell whether the last answers are all of one moment at which every server is judged as it is played."""
-    asked = [(query, kind) for query in every_query() for kind in ("", WITHOUT) if expected(query, kind)]
-    answered = [any(answers.series[query, scope] for scope in on(answers, query, kind)) for query, kind in asked]
-    return all(answered) and all(word(answers, "Verdict", name) == judged[0] for name, judged in JUDGED.items())
-
-
-def ask_all(answers):
-    """Ask every query under every choice, and every choice for its values."""
-    for query in every_query():
-        for scope in answers.scopes(query.dashboard):
-            answers.ask(query, scope)
-    for name in NAMES:
-        for variable, selector in choices(name):
-            asked = filled(selector, job="stallwatch", instance=answers.fleet.with_gpus)
-            answers.offered[name, variable] = answers.fleet.values(asked, variable)
-
-
-def test_every_query_has_data(answers):
-    """No panel stays empty while servers work, rest and hang; on the node without GPUs, none but those about GPUs."""
-    for kind in ("", WITHOUT):
-        asked = [query for query in every_query() if expected(query, kind)]
-        scopes = {query: on(answers, query, kind) for query in asked}
-        assert [str(query) for query in asked if not any(answers.series[query, one] for one in scopes[query])] == []
+@pytest.mark.parametrize("kind", ["", WITHOUT], ids=["with GPUs", "without GPUs"])
+def test_every_query_has_data(answers, kind):
+    """No panel stays empty while servers work, rest and hang; on a node without GPUs, none but those about GPUs."""
+    assert list(map(str, empty(answers, kind))) == []
 
 
 def test_every_choice_offers_what_there_is(answers):
@@ -193,9 +202,8 @@ def test_a_stall_is_everything_going_flat(answers):
     assert min(map(last, since)) > last(limit)
     assert word(answers, "Health, by endpoint", server) == "refused"
     assert [one["metric"]["reason"] for one in answers.of("server", "Owed for", server)] == ["not_ready"]
-    (tokens,) = answers.of("server", "Tokens", "hung at work")
-    assert last(tokens) == 0
-    assert max(float(value) for _, value in tokens["values"]) > 0
+    (stuck,), (fast,) = (answers.of("server", "Tokens", one) for one in ("hung at work", "busy"))
+    assert last(stuck) == 0 < max(float(value) for _, value in fast["values"])
 
 
 def test_fleet_names_those_that_are_not_well(answers):
@@ -227,4 +235,4 @@ def test_a_node_without_gpus_says_so(answers, name):
 
 def filled_panels(answers, name, scope):
     """Return the panels that show something."""
-    return {query.title for query in queries(name) if answers.series[query, scope]}
+    return {query.title for query in queries(name) if answers.series.get((query, scope))}
