@@ -25,7 +25,7 @@ GPUS = {
 READY = {"for": "10m", "phase": "ready", "scheduler": {"cpu": 0.1}, "log": "silent", "health": "ok"}
 WORK = {"running": 5, "queued": 1, "tokens_per_second": 300}
 LOAD = {
-    "for": "3s",
+    "for": "4s",
     "phase": "loading_weights",
     "gpu": {"utilization": 3, "memory_gib": {"from": 1, "to": 76}, "power_watts": 90},
     "scheduler": {"cpu": 0.1},
@@ -127,13 +127,14 @@ class PlayedFleet:
         return said["data"]
 
     async def _play(self):
-        begin = time.monotonic()
+        t, begin = 0.0, None
         while True:
-            t = time.monotonic() - begin
             for player in self._players:
                 await player.advance(t)
             self._show(self._players, t)
             await asyncio.sleep(0.5)
+            begin = begin or time.monotonic()  # time goes by once all have started
+            t = time.monotonic() - begin
 
     def _show(self, players, t):
         part = self._state.with_suffix(".part")

@@ -1,7 +1,7 @@
 """How does the exporter itself fare: its collectors, its workers, the age of what it says?"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from stallwatch.expense import Expense
 from stallwatch.lanes import LaneState
@@ -9,12 +9,13 @@ from stallwatch.monitor import View
 from stallwatch.snapshot import Family, Moment
 
 
-def own_families(view: View, *, reloaded: bool) -> Iterable[Family]:
-    """Yield the families about the exporter."""
+def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | None = None) -> Iterable[Family]:
+    """Yield the families about the exporter; `dropped` are the series that its pages left out, by collector."""
     moment = view.snapshot.moment
     text = "Time of the snapshot that this scrape shows; every other time here is stated on the same clock."
     yield Family("stallwatch_snapshot_timestamp_seconds", text, "gauge", (), (((), round(moment.unix, 3)),))
     yield from _collectors(view.lanes, moment)
+    yield _dropped(view.lanes, dropped or {})
     yield from _workers(view)
     text = "0 when the configuration that is there cannot be used, and the one before is."
     yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
@@ -45,6 +46,15 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
     failures = tuple((key, float(count)) for key, count in sorted(counts.items()))
     text = "Rounds that missed something, by reason."
     yield Family("stallwatch_collector_failures_total", text, "counter", ("collector", "reason"), failures)
+
+
+def _dropped(lanes: Iterable[LaneState], series: Mapping[str, int]) -> Family:
+    counts = Counter(series)
+    for lane in lanes:
+        counts[lane.collector] += lane.dropped
+    text = "Servers, processes, ranks, samples and series that were left out since they were too many, over all rounds."
+    samples = tuple(((name,), float(count)) for name, count in sorted(counts.items()))
+    return Family("stallwatch_collector_dropped_total", text, "counter", ("collector",), samples)
 
 
 def _workers(view: View) -> Iterable[Family]:

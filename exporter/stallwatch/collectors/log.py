@@ -3,17 +3,18 @@
 A log that was there before us is read from at most 8 MiB before its end. Lines that an earlier life of the server wrote
 count as lines and errors, never for phases and progress.
 
-Reasons of failures: `not_found`, `permission_denied`, `not_a_regular_file`, `is_a_directory`, `io_error` and
-`quarantined`.
+Reasons of failures: `not_found`, `permission_denied`, `not_a_regular_file`, `is_a_directory`, `symbolic_link` (in the
+place of a log that was found at a process), `io_error` and `quarantined`.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stallwatch.logs.life import Follower, Life, RankPhase
 from stallwatch.logs.markers import ERROR_KINDS, KINDS
-from stallwatch.logs.tail import NotRegularFileError
+from stallwatch.node.inside import NotRegularFileError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "log"
@@ -59,6 +60,7 @@ def target(server: Server) -> dict[str, Any] | None:
         "server": server.name,
         "engine": server.engine,
         "path": server.log_path,
+        "root": server.log_root,
         "incarnation": server.incarnation,
         "started": min((process.started for process in server.processes), default=None),
     }
@@ -89,14 +91,15 @@ def reader(
                 logs.append(_log(wanted, follower, now))
             except OSError as error:
                 failures.append(Failure(NAME, _reason(error), what, wanted["server"]))
-        return LogReading(now.monotonic, tuple(logs)), tuple(failures)
+        dropped = sum(follower.take_dropped() for follower in followers.values())
+        return LogReading(now.monotonic, tuple(logs), dropped=dropped), tuple(failures)
 
     return read
 
 
 def _log(wanted: Mapping[str, Any], follower: Follower, now: Moment) -> Log:
     born = None if wanted["started"] is None else now.monotonic - (now.boottime - wanted["started"])
-    life = follower.look(wanted["path"], wanted["incarnation"], born, now)
+    life = follower.look(wanted["path"], wanted["incarnation"], born, now, wanted["root"])
     told = told_by(life, wanted["server"], wanted["path"], follower.last_write, follower.version)
     return replace(
         told,
@@ -173,5 +176,7 @@ def _since(time: float | None, moment: Moment) -> float | None:
 def _reason(error: OSError) -> str:
     if isinstance(error, NotRegularFileError):
         return "not_a_regular_file"
+    if error.errno == errno.ELOOP:
+        return "symbolic_link"
     known = {FileNotFoundError: "not_found", PermissionError: "permission_denied", IsADirectoryError: "is_a_directory"}
     return known.get(type(error), "io_error")
