@@ -8,7 +8,7 @@ REAL_SGLANG ?= .cache/real-sglang
 PARALLEL ?= -n 3 --dist loadfile
 SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
-.PHONY: demo run test test-real test-all lint picture clean
+.PHONY: demo run test test-real test-all lint dashboards dashboard-pictures picture reference clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo $(SCENARIO) --port $(DEMO_PORT)
@@ -36,8 +36,20 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+dashboards: $(VENV)/.dev
+	$(BIN)/python grafana/build.py
+
+# Plays a small fleet for three minutes and draws each dashboard: Node 20, Chromium, Prometheus and 500 MB from npm.
+dashboard-pictures: $(VENV)/.dev
+	cd grafana/preview && npm ci && npm run check && npm run build
+	$(BIN)/python grafana/preview/pictures.py docs
+
 picture: $(VENV)/.dev
 	$(BIN)/python docs/make_demo_picture.py docs/demo.svg
+
+# The tables in docs/ that are written from the code.
+reference: $(VENV)/.dev
+	$(BIN)/python docs/make_reference.py
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)

@@ -7,6 +7,9 @@ need gcc gcc
 need promtool prometheus
 need amtool prometheus-alertmanager
 need curl curl
+need wget wget
+need docker-compose docker-compose
+need systemd-analyze systemd
 need unshare util-linux
 need chromium chromium
 [ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"

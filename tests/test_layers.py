@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values", "keeping"},
+    {"snapshot", "values", "keeping", "shipped", "redaction"},
     {"http_probe"},
     {"config", "journal"},
     {"node.procfs", "node.inside"},

@@ -12,7 +12,7 @@ from aiohttp import web
 from chromium import Chromium
 from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
-from stallwatch.simulation.scenario import load_scenario
+from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.simulation.shown import shown
 from stallwatch.snapshot import Failure
 from stallwatch.status import StatusPage
@@ -20,10 +20,10 @@ from stallwatch.web import application
 
 ROOT = Path(__file__).parents[1]
 NODES = {
-    "busy": (ROOT / "scenarios" / "two_servers_one_hangs.yml", 230),
-    "idle": (ROOT / "scenarios" / "idle_asleep.yml", 1500),
-    "starting": (ROOT / "scenarios" / "compile_37_minutes.yml", 2000),
-    "stalled": (ROOT / "scenarios" / "split_ranks.yml", 900),
+    "busy": (scenario_file("two_servers_one_hangs"), 230),
+    "idle": (scenario_file("idle_asleep"), 1500),
+    "starting": (scenario_file("compile_37_minutes"), 2000),
+    "stalled": (scenario_file("split_ranks"), 900),
     "eight": (ROOT / "tests" / "data" / "eight_servers.yml", 2395),
 }
 CHARTS = ["GPU busy", "GPU power", "CPU cores", "Tokens", "Log age"]

@@ -42,6 +42,15 @@ def test_a_recording_is_judged(tmp_path):
     assert 295 <= said[-1]["t"] <= 305
 
 
+def test_other_limits_can_be_tried_on_a_recording(tmp_path):
+    """What was recorded is judged as it would have been with them."""
+    out = io.StringIO()
+    replay(a_hang(tmp_path / "hang.jsonl"), as_json=True, limits=["start_without_movement=2m"], out=out)
+    said = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert said[-1]["verdict"] == "stalled"
+    assert 115 <= said[-1]["t"] <= 125
+
+
 def test_a_line_cut_short_at_the_end_is_left_out(tmp_path):
     """The recorder may have been killed in the middle of a line."""
     path = a_hang(tmp_path / "cut.jsonl", seconds=10)

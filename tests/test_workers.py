@@ -4,10 +4,12 @@ import asyncio
 import io
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -62,7 +64,7 @@ async def test_a_reading_comes_back_with_failures_and_options(workers):
     """A request is answered with the reading, the failures and what the worker was started with."""
     reply = await ask(workers(word="hello"), {"do": "answer"}, skip=["pid 7"])
     assert reply["failures"] == [{"collector": "stub", "reason": "told", "detail": "hello", "server": ""}]
-    assert set(reply["reading"]) == set(StubReading.__match_args__)
+    assert set(reply["reading"]) == {field.name for field in fields(StubReading)}
     assert reply["reading"]["skipped"] == ["pid 7"]
 
 
@@ -85,7 +87,7 @@ async def test_an_exception_becomes_a_failure_that_says_where(workers):
     reply = await ask(worker, {"do": "raise"})
     assert reply["reading"] is None
     assert reply["failures"][0]["reason"] == "error"
-    assert "KeyError at stub_reader.py:" in reply["failures"][0]["detail"]
+    assert re.fullmatch(r"KeyError at stub_reader\.py:\d+", reply["failures"][0]["detail"])
     assert (await ask(worker, {"do": "answer"}))["reading"]["pid"] == worker.pid
 
 

@@ -12,15 +12,49 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stallwatch.config import Config
+from stallwatch.redaction import clean
 from stallwatch.wording import duration
 
 WELL = frozenset({"idle", "busy", "starting", "stopping"})
 DOUBTFUL = frozenset({"slow", "suspect"})
 HUNG = frozenset({"stalled", "dead"})
 ASK_TIMEOUT = 3.0
+LARGEST_ANSWER = 16 << 20
+LONGEST_LINE = 10_000
 WIDTH = 100
 COLUMNS = ("process", "rank", "state", "cpu", "phase")
+
+
+class _Rank(msgspec.Struct):
+    """What is shown of one process."""
+
+    process: str
+    rank: str
+    state: str
+    cpu_cores: float | None
+    phase: str | None
+
+
+class _Entry(msgspec.Struct):
+    """What is shown of one server."""
+
+    server: str
+    verdict: str
+    signature: str
+    since: float
+    reason: str
+    missing: list[str]
+    ranks: list[_Rank]
+
+
+class _Answer(msgspec.Struct):
+    """What an exporter answers, as far as it is shown."""
+
+    time: float
+    servers: list[_Entry]
 
 
 def check(  # noqa: PLR0913 one argument per flag
@@ -49,10 +83,11 @@ def asked(url: str) -> dict[str, Any] | None:
     """Return what the running exporter says, None where none answers there."""
     try:
         with urllib.request.urlopen(f"{url}/api/v1/status", timeout=ASK_TIMEOUT) as answer:  # noqa: S310 given by the user
-            status: dict[str, Any] = json.load(answer)
-    except (OSError, HTTPException, ValueError):
+            status: dict[str, Any] = json.loads(answer.read(LARGEST_ANSWER))
+            msgspec.convert(status, _Answer)  # whatever program it is that has taken the port
+    except (OSError, HTTPException, ValueError, RecursionError):
         return None
-    return status if isinstance(status, dict) and "servers" in status else None
+    return status
 
 
 async def looked(config: Config, seconds: float, record: Path | None = None) -> dict[str, Any]:
@@ -96,7 +131,7 @@ def lines(status: Mapping[str, Any], servers: list[dict[str, Any]]) -> list[str]
         text.append("No inference server is seen on this node.")
     for entry in servers:
         text += _server(entry, status["time"])
-    return text
+    return [clean(line, LONGEST_LINE) for line in text]  # a terminal obeys what is no letter
 
 
 def _server(entry: Mapping[str, Any], now: float) -> list[str]:

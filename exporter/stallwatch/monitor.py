@@ -288,14 +288,16 @@ class Monitor:
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
         told = [failure for failure in failures if failure.reason != "starting"]  # which is no news
-        self._changes.see({(f.collector, f.server, f.reason): f.detail for f in told})
+        lanes = self._lanes.states(moment.monotonic)
+        wrong: dict[tuple[str, ...], str] = {(f.collector, f.server, f.reason): f.detail for f in told}
+        wrong |= {(one.collector, one.server, "too_many"): f"{one.dropping} left out" for one in lanes if one.dropping}
+        self._changes.see(wrong)
         judged = self._watcher.look(moment, self._present, readings, failures)
         self._bury(judged.snapshot.servers)
         used = self._used()
         workers = tuple(
             state for worker in self._workers.values() if (state := worker.state()).name in used or state.abandoned
         )
-        lanes = self._lanes.states(moment.monotonic)
         return View(
             judged.snapshot, judged.pasts, lanes, workers, judged.verdicts, judged.not_ready_seconds, own_expense()
         )

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,11 @@ from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import SocketReading
 from stallwatch.config import ConfigError
-from stallwatch.snapshot import Failure, Moment, Reading, Server, Snapshot
+from stallwatch.engines import ENGINES
+from stallwatch.snapshot import PHASES, Failure, Moment, Reading, Server, Snapshot
+
+KNOWN_ENGINES = {engine.name for engine in ENGINES}
+LONGEST_LINE = 64 << 20
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,7 +133,9 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     """Yield the snapshots of a file; raises ConfigError that names file and line. A last line cut short is left out."""
     try:
         with path.open("rb") as file:
-            for number, text in enumerate(file, 1):
+            for number, text in enumerate(iter(partial(file.readline, LONGEST_LINE), b""), 1):
+                if len(text) == LONGEST_LINE:
+                    raise ConfigError(f"{path}: line {number}: is no snapshot: longer than {LONGEST_LINE} bytes")
                 if text.endswith(b"\n"):
                     yield _snapshot(text, f"{path}: line {number}")
     except OSError as error:
@@ -138,6 +145,13 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
 def _snapshot(text: bytes, where: str) -> Snapshot:
     try:
         line = _decoder.decode(text)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{where}: is no snapshot: {error}") from None
+    if not _phases(line) <= {None, *PHASES} or not {server.engine for server in line.servers} <= KNOWN_ENGINES:
+        raise ConfigError(f"{where}: is no snapshot: it names a phase or an engine that is not known")
     return Snapshot(line.moment, line.servers, line.readings, line.failures)
+
+
+def _phases(line: _Line) -> set[str | None]:
+    logs = [log for reading in line.log for log in reading.logs]
+    return {log.phase for log in logs} | {rank.phase for log in logs for rank in log.ranks}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from stallwatch import __version__
 from stallwatch.config import Config, ConfigError
@@ -29,6 +30,17 @@ from stallwatch.web import application
 logger = logging.getLogger("stallwatch")
 
 Load = Callable[[], Config]
+
+
+class NoBadRequests(logging.Filter):
+    """Leaves out what a client sent that is no HTTP: whoever reaches the port could fill the log with it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether the record is of anything else."""
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+NO_BAD_REQUESTS = NoBadRequests()
 
 LAST_RESORT_SECONDS = 1.8
 NEED_A_RESTART = ("web", "workers", "path", "state")
@@ -137,7 +149,10 @@ def _kept_in(config: Config) -> Path | None:
 
 
 async def _listen(stack: AsyncExitStack, app: web.Application, address: str) -> None:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)  # twice that where a client hangs
+    requests = logging.getLogger("stallwatch.http")
+    requests.addFilter(NO_BAD_REQUESTS)
+    # Its shutdown takes twice that where a client hangs.
+    runner = web.AppRunner(app, access_log=None, logger=requests, shutdown_timeout=0.2)
     stack.push_async_callback(runner.cleanup)
     await runner.setup()
     host, port = split_listen_address(address)

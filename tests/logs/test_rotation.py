@@ -9,6 +9,7 @@ import time
 import pytest
 
 from stallwatch.logs import rotation
+from stallwatch.logs.place import Place
 from stallwatch.logs.tail import Tail
 
 SECONDS = 4
@@ -225,13 +226,13 @@ def test_a_log_under_another_name_goes_on(path):
 def test_descriptors_are_left_for_others(path, monkeypatch):
     """However many logs there are, they do not take the last descriptors of the process."""
     path.touch()
-    file = rotation.open_regular(str(path))
+    file = rotation.open_log(Place(str(path)))
     os.close(file.descriptor)
     limit = file.descriptor + rotation.SPARE_DESCRIPTORS
     for soft, opens in ((limit + 1, True), (limit, False)):
         monkeypatch.setattr(rotation.resource, "getrlimit", lambda _kind, soft=soft: (soft, soft))
         if opens:
-            os.close(rotation.open_regular(str(path)).descriptor)
+            os.close(rotation.open_log(Place(str(path))).descriptor)
         else:
             with pytest.raises(OSError, match="Too many open files"):
-                rotation.open_regular(str(path))
+                rotation.open_log(Place(str(path)))

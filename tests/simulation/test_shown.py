@@ -1,14 +1,12 @@
 """What the page would show of a scenario: the view at a moment, and the half hour before it."""
 
-from pathlib import Path
-
 import pytest
 
-from stallwatch.simulation.scenario import load_scenario
+from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.simulation.shown import shown
 from stallwatch.trends import POINTS
 
-SCENARIO = load_scenario(Path(__file__).parents[2] / "scenarios" / "split_ranks.yml")
+SCENARIO = load_scenario(scenario_file("split_ranks"))
 
 
 def test_it_shows_what_is_known_at_that_moment():

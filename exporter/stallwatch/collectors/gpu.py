@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stallwatch.gpus.busy import Busy, Questions
-from stallwatch.gpus.nvml import GPU_IS_LOST, LOST, THROTTLE_REASONS, UNKNOWN, CallError, Device, Nvml
+from stallwatch.gpus.nvml import GPU_IS_LOST, LOST, RECOVERY_ACTIONS, THROTTLE_REASONS, UNKNOWN, CallError, Device, Nvml
 from stallwatch.snapshot import Failure, Family, Moment, Reading
 
 NAME = "gpu"
@@ -172,8 +172,13 @@ def _failure(gpu: Gpu, error: CallError, reason: str = "") -> Failure:
 
 
 VALUES = (
-    ("utilization_ratio", "gauge", "utilization", "Mean share of time since the last reading in which a kernel ran."),
-    ("busy_seconds_total", "counter", "busy_seconds", "Seconds in which a kernel ran since the exporter looks."),
+    (
+        "utilization_ratio",
+        "gauge",
+        "utilization",
+        "Share of the time since the last reading in which a kernel ran; a rank that only spins shows 1.",
+    ),
+    ("busy_seconds_total", "counter", "busy_seconds", "Seconds in which a kernel ran, since the exporter looks."),
     ("memory_used_bytes", "gauge", "memory_used", "Memory in use, with what the driver reserves."),
     ("memory_total_bytes", "gauge", "memory_total", "Memory there is."),
     ("power_watts", "gauge", "power_watts", "Power drawn."),
@@ -188,21 +193,22 @@ def families(readings: Sequence[GpuReading], moment: Moment) -> Iterable[Family]
     """State what /metrics says about the GPUs."""
     gpus = [gpu for reading in readings for gpu in reading.gpus]
     labels: tuple[str, ...] = ("gpu", "uuid", "name", "pci_bus_id", "driver_version")
-    yield Family("stallwatch_gpu_info", "Which GPU this is.", "gauge", labels, tuple(_info(readings)))
+    yield Family("stallwatch_gpu_info", "1 for every GPU of the node.", "gauge", labels, tuple(_info(readings)))
     for name, kind, attribute, text in VALUES:
         values = ((_labels(gpu), getattr(gpu, attribute)) for gpu in gpus)
         samples = tuple((labels, float(value)) for labels, value in values if value is not None)
         yield Family(f"stallwatch_gpu_{name}", text, kind, ("gpu", "uuid"), samples)
     labels = ("gpu", "uuid", "reason")
     throttled = tuple(_throttled(gpus))
-    yield Family("stallwatch_gpu_throttled", "Why the clocks are low; idle is no throttle.", "gauge", labels, throttled)
+    text = f"Why the clocks are low: {', '.join(THROTTLE_REASONS)}; idle is no throttle."
+    yield Family("stallwatch_gpu_throttled", text, "gauge", labels, throttled)
     labels = ("gpu", "uuid", "action")
     actions = tuple(((*_labels(gpu), gpu.recovery_action), 1.0) for gpu in gpus if gpu.recovery_action is not None)
-    yield Family("stallwatch_gpu_recovery_action", "What the driver wants done about it.", "gauge", labels, actions)
+    text = f"1 for what the driver wants done about the GPU: {', '.join(RECOVERY_ACTIONS)}, other."
+    yield Family("stallwatch_gpu_recovery_action", text, "gauge", labels, actions)
     lost = tuple((_labels(gpu), float(gpu.lost)) for gpu in gpus)
-    yield Family(
-        "stallwatch_gpu_lost", "Whether the GPU was there and is not any more.", "gauge", ("gpu", "uuid"), lost
-    )
+    text = "1 when the GPU was there and is not any more; its other values are absent then."
+    yield Family("stallwatch_gpu_lost", text, "gauge", ("gpu", "uuid"), lost)
 
 
 def _labels(gpu: Gpu) -> tuple[str, str]:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from stallwatch.redaction import clean
+
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 3, 13, 15, 16, 999
 LOST = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 REASONS = {4: "no_permission", 9: "driver_not_loaded", 12: "library_not_found", 17: "no_permission"}
@@ -94,7 +96,7 @@ class Nvml:
             return function(*arguments)
         except self._module.NVMLError as error:
             code = error.value
-            raise CallError(REASONS.get(code, "nvml_error"), f"{note}: {error} (NVML {code})", code) from error
+            raise CallError(REASONS.get(code, "nvml_error"), clean(f"{note}: {error} (NVML {code})"), code) from error
 
     def call_gpu(self, index: int, name: str, *arguments: object) -> Any:
         """Call one function for one GPU; where one of its functions has hung, the whole GPU is left alone."""
@@ -248,4 +250,4 @@ def _value(union: Any, kind: int) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
+    return clean(value.decode(errors="replace") if isinstance(value, bytes) else str(value or ""))

@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
+from stallwatch.logs.place import Place
+from stallwatch.node.inside import open_regular
+
+MOST_BETWEEN = 64  # files that had the name between two looks and are read
 SPARE_DESCRIPTORS = 16
 """So many descriptors are left to the other readers of this process, however many logs there are."""
 
@@ -22,10 +25,6 @@ _TRIES = 5
 
 Identity = tuple[int, int]
 Siblings = Mapping[Identity, tuple[str, os.stat_result]]
-
-
-class NotRegularFileError(OSError):
-    """The path leads to a pipe, a socket or a device: to read one takes its data from others, or blocks."""
 
 
 @dataclass(slots=True)
@@ -86,70 +85,51 @@ class File:
         return self._begins(descriptor) and os.pread(descriptor, len(self._tail), place) == self._tail
 
 
-def open_settled(path: str) -> tuple[File, Siblings]:
-    """Open the file of this name and list its siblings, such that no rotation falls in between."""
+def open_settled(place: Place) -> tuple[File, Siblings]:
+    """Open the log and list its siblings, such that no rotation falls in between; raises OSError."""
     for _ in range(_TRIES):
-        file = open_regular(path)
-        siblings = siblings_of(path)
-        if leads_to(path, file):
-            break
+        file = open_log(place)
+        siblings = siblings_of(place)
+        if leads_to(place, file):
+            return file, siblings
         os.close(file.descriptor)
-    else:
-        file = open_regular(path)
-    return file, siblings
+    return open_log(place), siblings
 
 
-def open_regular(path: str) -> File:
-    """Open a regular file; raises OSError for anything else, without having opened it where that is known before."""
-    _require_regular(os.stat(path), path)  # noqa: PTH116 what follows works on descriptors, in os as well
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        status = os.fstat(descriptor)
-        _require_regular(status, path)
-        _require_spare(descriptor, path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    file = File(descriptor, _identity(status))
-    file.sample()
-    return file
+def open_log(place: Place) -> File:
+    """Open what is there now; raises OSError, also where it is no regular file."""
+    with place.held() as handle:
+        return _file(open_regular(handle))
 
 
-def leads_to(path: str, file: File) -> bool:
-    """Tell whether a name leads to this file; False also where it leads nowhere."""
-    with suppress(FileNotFoundError):
-        return _identity(os.stat(path)) == file.identity  # noqa: PTH116 as above
+def leads_to(place: Place, file: File) -> bool:
+    """Tell whether this file is there; False also where nothing can be seen."""
+    with suppress(OSError), place.held() as handle:
+        return _identity(os.fstat(handle)) == file.identity
     return False
 
 
-def siblings_of(path: str) -> Siblings:
+def siblings_of(place: Place) -> Siblings:
     """Return what lies beside a log under a name that begins like its own and is not compressed."""
-    directory, name = os.path.split(os.path.realpath(path))
-    found = {}
-    with suppress(OSError), os.scandir(directory) as entries:  # without them a rotation is one rotation
-        for entry in entries:
-            if entry.name.startswith(name) and entry.name != name and not entry.name.endswith(COMPRESSED):
-                with suppress(FileNotFoundError):
-                    status = entry.stat()
-                    found[_identity(status)] = (entry.path, status)
-    return found
+    return {_identity(status): (name, status) for name, status in place.siblings().items()}
 
 
-def between(now: Siblings, before: Siblings, old: File, new: File) -> list[File]:
+def between(place: Place, now: Siblings, before: Siblings, old: File, new: File) -> list[File]:
     """Open, oldest first, what had the name only between two looks and has been renamed since."""
     known = before.keys() | {old.identity, new.identity}
     since = os.fstat(old.descriptor).st_mtime_ns
-    return _opened({one: kept for one, kept in now.items() if one not in known and kept[1].st_mtime_ns >= since})
+    missed = {one: kept for one, kept in now.items() if one not in known and kept[1].st_mtime_ns >= since}
+    return _opened(place, missed)
 
 
-def copies(now: Siblings, before: Siblings, file: File) -> tuple[File | None, list[File]]:
+def copies(place: Place, now: Siblings, before: Siblings, file: File) -> tuple[File | None, list[File]]:
     """Open the copies of a file that was truncated: the one that goes on where we were, and what came after it."""
     changed = {
         one: kept for one, kept in now.items() if one not in before or before[one][1].st_mtime_ns < kept[1].st_mtime_ns
     }
     rest: File | None = None
     later: list[File] = []
-    for copy in _opened(changed):
+    for copy in _opened(place, changed):
         ours = file.take_over(copy)
         if ours is False and copy.identity not in before:
             later.append(copy)
@@ -169,26 +149,30 @@ def _close(files: list[File]) -> None:
         os.close(file.descriptor)
 
 
-def _opened(siblings: Siblings) -> list[File]:
+def _opened(place: Place, siblings: Siblings) -> list[File]:
     files = []
-    for path, status in sorted(siblings.values(), key=lambda kept: kept[1].st_mtime_ns):
-        if stat.S_ISREG(status.st_mode):
-            with suppress(OSError):  # renamed once more, or compressed, in this moment
-                files.append(open_regular(path))
+    regular = [kept for kept in siblings.values() if stat.S_ISREG(kept[1].st_mode)]
+    for name, _ in sorted(regular, key=lambda kept: kept[1].st_mtime_ns)[-MOST_BETWEEN:]:
+        with suppress(OSError):  # renamed once more, or compressed, in this moment
+            files.append(_file(place.open_sibling(name)))
     return files
 
 
-def _require_regular(status: os.stat_result, path: str) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise NotRegularFileError(path)
+def _file(descriptor: int) -> File:
+    try:
+        _require_spare(descriptor)
+        file = File(descriptor, _identity(os.fstat(descriptor)))
+        file.sample()
+    except OSError:
+        os.close(descriptor)
+        raise
+    return file
 
 
-def _require_spare(descriptor: int, path: str) -> None:
+def _require_spare(descriptor: int) -> None:
     """Raise where this descriptor is one of the last, since the kernel gives the lowest that is free."""
     if descriptor >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_DESCRIPTORS:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def _identity(status: os.stat_result) -> Identity:

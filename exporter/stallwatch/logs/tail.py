@@ -5,13 +5,14 @@ written: pieces of 1 MiB, lines cut at 64 KiB, and a reader that is too far behi
 left out.
 """
 
+import errno
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 from stallwatch.logs import rotation
+from stallwatch.logs.place import Place
 from stallwatch.logs.rotation import File
 
 PIECE = 1 << 20
@@ -93,8 +94,8 @@ def clean(lines: bytes) -> bytes:
 class Tail:
     """Follows one path; `look` yields what is new, and the attributes then tell about the file."""
 
-    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = path, clock
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic, *, root: str = "") -> None:
+        self._place, self._clock = Place(path, root), clock
         self._files: list[File] = []
         self._siblings: rotation.Siblings = {}
         self._lines = Lines()
@@ -140,37 +141,41 @@ class Tail:
         while self._files:
             os.close(self._files.pop().descriptor)
 
-    def goes_on_at(self, path: str) -> bool:
+    def goes_on_at(self, path: str, root: str = "") -> bool:
         """Follow another path from now on if it is another name of the same log; tell whether it is."""
         if not self._files:
             return False
-        siblings, file = rotation.siblings_of(path), self._files[-1]
-        if not rotation.leads_to(path, file) and file.identity not in siblings:
+        place, file = Place(path, root), self._files[-1]
+        siblings = rotation.siblings_of(place)
+        if not rotation.leads_to(place, file) and file.identity not in siblings:
             return False
-        self._path, self._siblings = path, siblings
+        self._place, self._siblings = place, siblings
         return True
 
     def _find(self) -> None:
         """Queue what holds lines that were not read: the file of this name now, and those that had it since."""
         current = self._files[-1] if self._files else None
         if current is None:
-            file, self._siblings = rotation.open_settled(self._path)
+            file, self._siblings = rotation.open_settled(self._place)
             self._start_near_end(file, os.fstat(file.descriptor).st_size)
             self._files.append(file)
         elif (found := self._other_than(current)) is not None:
             file, siblings = found
-            self._queue(rotation.between(siblings, self._siblings, current, file), file)
+            self._queue(rotation.between(self._place, siblings, self._siblings, current, file), file)
             self._siblings = siblings
         elif current.was_truncated():
-            siblings = rotation.siblings_of(self._path)
-            self._begin_anew(current, *rotation.copies(siblings, self._siblings, current))
+            siblings = rotation.siblings_of(self._place)
+            self._begin_anew(current, *rotation.copies(self._place, siblings, self._siblings, current))
             self._siblings = siblings
 
     def _other_than(self, file: File) -> tuple[File, rotation.Siblings] | None:
-        with suppress(FileNotFoundError):  # deleted, or about to be created anew: whoever has it open may still write
-            if not rotation.leads_to(self._path, file):
-                return rotation.open_settled(self._path)
-        return None
+        try:
+            return None if rotation.leads_to(self._place, file) else rotation.open_settled(self._place)
+        except OSError as error:
+            # Deleted, or about to be created anew: whoever has it open may still write. A link is not followed.
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                return None
+            raise
 
     def _begin_anew(self, file: File, rest: File | None, later: list[File]) -> None:
         """Read on in the copies that were made before the file was truncated, then the file from its beginning."""
