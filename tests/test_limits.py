@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from crowd import Server, crowd_program, running
+from crowd import Server, crowd_program, open_the_way_to, running
 from exporter_process import ExporterProcess, Scrape
 from prefixed_exporter import NOBODY, PrefixedExporter, python_of_everybody
 from stallwatch.simulation.pager import free_port
@@ -33,8 +33,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give right
 def server(crowd_program, tmp_path):
     """Run one server of two ranks, whose log everybody may read."""
     log = tmp_path / "server.log"
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_the_way_to(tmp_path)
     with running([Server(crowd_program, free_port(), log)]) as [one]:
         yield one
 
@@ -118,17 +117,22 @@ async def test_without_a_descriptor_left_it_still_answers_and_blames_no_server(s
         assert "Traceback" not in exporter.log
 
 
-@pytest.mark.parametrize("limit", ["max_inotify_instances", "max_inotify_watches"])
-async def test_without_inotify_the_configuration_is_still_reloaded(tmp_path, limit):
-    """A user namespace without any is told of once, and the file is looked at now and then."""
-    config = tmp_path / "stallwatch.yml"
+async def test_without_inotify_the_configuration_is_still_reloaded(tmp_path):
+    """In a user namespace without instances or watches that is told of once, and the file is looked at now and then."""
+    await asyncio.gather(*(reloads_without(tmp_path, limit) for limit in ("instances", "watches")))
+
+
+async def reloads_without(folder, limit):
+    """Change the configuration of an exporter that may have none of these."""
+    config = folder / f"{limit}.yml"
     config.write_text("servers: [{name: mine, port: 1}]\n")
-    none = ("unshare", "--user", "--map-root-user", "sh", "-c", f'echo 0 > /proc/sys/user/{limit}; exec "$@"', "sh")
-    exporter = PrefixedExporter(tmp_path, *none, flags=(f"--config.file={config}",), **QUICK)
-    async with exporter:
+    no_more = f'echo 0 > /proc/sys/user/max_inotify_{limit}; exec "$@"'
+    none = ("unshare", "--user", "--map-root-user", "sh", "-c", no_more, "sh")
+    async with PrefixedExporter(folder, *none, flags=(f"--config.file={config}",), **QUICK) as exporter:
         await exporter.until(lambda scrape: scrape.value("server_info", server="mine") is not None)
-        config.write_text("servers: [{name: yours, port: 1}]\n")
-        await exporter.until(lambda scrape: scrape.value("server_info", server="yours") is not None)
+        for name in ("yours", "theirs"):  # the first may fall into the look with which it starts
+            config.write_text(f"servers: [{{name: {name}, port: 1}}]\n")
+            await exporter.until(lambda scrape, name=name: scrape.value("server_info", server=name) is not None)
         assert exporter.log.count("cannot watch the configuration, looking now and then") == 1
         assert "Traceback" not in exporter.log
 
@@ -229,8 +233,7 @@ async def test_the_user_of_the_servers_needs_no_right(crowd_program, tmp_path):
     logs = tmp_path / "logs"
     logs.mkdir()
     os.chown(logs, NOBODY, NOBODY)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_the_way_to(tmp_path)
     exporter = PrefixedExporter(tmp_path, *AS_NOBODY, python=python, environ=environ, **QUICK)
     with running([Server(crowd_program, free_port(), logs / "server.log", user=NOBODY)]) as [server]:
         async with exporter:

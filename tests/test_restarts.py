@@ -12,7 +12,7 @@ from stallwatch.simulation.pager import free_port
 __all__ = ["crowd_program"]
 
 QUICK = {"INTERVAL": "250ms", "DISCOVERY__INTERVAL": "500ms", "HEALTH__INTERVAL": "1s", "COLLECTORS__GPU": "false"}
-KILLS = 5
+KILLS = 3
 
 
 async def scraped_without_end(exporter):

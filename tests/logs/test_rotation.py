@@ -12,7 +12,7 @@ from stallwatch.logs import rotation
 from stallwatch.logs.place import Place
 from stallwatch.logs.tail import Tail
 
-SECONDS = 4
+SECONDS = 3
 WRITER = r"""
 import os, shutil, sys, time
 
