@@ -15,7 +15,7 @@ LAYERS = (
     {"collectors"},
     {"child", "trial", "expense"},
     {"workers"},
-    {"placement", "roster", "lanes", "mending"},
+    {"placement", "roster", "slots", "lanes", "mending"},
     {"past"},
     {"tracks", "wording"},
     {"history", "lives", "judging"},

@@ -90,6 +90,7 @@ class CollectorsConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields
     process: bool = True
     log: bool = True
     socket: bool = True
+    kernel: bool = True
     health: bool = True
     engine: bool = True
 
@@ -100,9 +101,10 @@ class CollectorsConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PathConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the kernel's view of the node is mounted."""
+    """Where the kernel's view of the node is mounted, and where its log is read."""
 
     procfs: FileName = "/proc"
+    kmsg: FileName = "/dev/kmsg"
 
 
 class StateConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from stallwatch import discovery
-from stallwatch.collectors import engine, gpu, health, log, process, socket
+from stallwatch.collectors import engine, gpu, health, kernel, log, process, socket
 from stallwatch.config import Config
 from stallwatch.expense import Expense, own_expense
 from stallwatch.journal import Changes
@@ -56,6 +56,9 @@ COLLECTORS = (
         socket.NAME, socket.SocketReading, socket.families, lambda config: config.socket.interval, "host", socket.target
     ),
     Collector(
+        kernel.NAME, kernel.KernelReading, kernel.families, lambda _config: kernel.INTERVAL, "host", kernel.target
+    ),
+    Collector(
         health.NAME,
         health.HealthReading,
         health.families,
@@ -77,6 +80,7 @@ WORKER_MODULES = {
         "stallwatch.collectors.process",
         "stallwatch.collectors.log",
         "stallwatch.collectors.socket",
+        "stallwatch.collectors.kernel",
     ),
     "trial": ("stallwatch.trial",),
 }
@@ -110,7 +114,7 @@ class View:
 
 def start_workers(config: Config, nvml: str = "pynvml") -> dict[str, Worker]:
     """Return the workers; each starts with its first request."""
-    options = {"procfs": config.path.procfs, "nvml": nvml}
+    options = {"procfs": config.path.procfs, "kmsg": config.path.kmsg, "nvml": nvml}
     fast, slow = config.workers.deadline, config.workers.start_deadline
     first = {"gpu": slow}  # the driver may have to wake up first
     return {

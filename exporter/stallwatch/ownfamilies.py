@@ -26,7 +26,8 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
     by_collector: dict[str, list[LaneState]] = {}
     for lane in lanes:
         by_collector.setdefault(lane.collector, []).append(lane)
-    success = tuple(((name,), float(all(lane.success for lane in some))) for name, some in by_collector.items())
+    known = {name: [lane.success for lane in some if lane.success is not None] for name, some in by_collector.items()}
+    success = tuple(((name,), float(all(some))) for name, some in known.items() if some)
     text = "Whether the last round of the collector gave a reading, for every server that it is asked for."
     yield Family("stallwatch_collector_success", text, "gauge", ("collector",), success)
     durations = {

@@ -141,6 +141,7 @@ class Failure:
     reason: str
     detail: str = ""
     server: str = ""  # empty: the whole collector
+    harmless: bool = False  # nothing is broken: it was asked for, or is done without
 
 
 @dataclass(frozen=True, slots=True)
