@@ -143,6 +143,11 @@ class Lane:
         counts = tuple(sorted(self.counts.items()))
         return LaneState(self.collector, self.server, success, self._duration, self._last_success, counts)
 
+    def begin_anew(self) -> None:
+        """Drop what is in flight and what was read, and have the next round begin at once."""
+        self.cancel()
+        self._task, self._reading, self._failures, self._due = None, None, (), 0.0
+
     def cancel(self) -> None:
         """Give up what is in flight."""
         if self._task:

@@ -20,6 +20,7 @@ from stallwatch.journal import Changes
 from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, decoder
 from stallwatch.mending import Mending
 from stallwatch.past import Past
+from stallwatch.release import Release, Released
 from stallwatch.roster import Roster
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapshot
 from stallwatch.verdict import Verdict
@@ -110,6 +111,7 @@ class View:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     not_ready_seconds: Mapping[str, float] = field(default_factory=dict)
     expense: Expense | None = None  # of this process
+    gpu_released_until: float | None = None  # monotonic
 
 
 def start_workers(config: Config, nvml: str = "pynvml") -> dict[str, Worker]:
@@ -138,6 +140,7 @@ class Monitor:
         self._direct = direct or {health.NAME: health.HealthCollector(), engine.NAME: engine.EngineCollector()}
         self._clock = clock
         self._mending = Mending(workers["gpu"], workers["trial"], lambda: clock().monotonic)
+        self._release = Release(workers["gpu"], clock)
         self._roster = Roster()
         self._found: tuple[Server, ...] = ()
         self._servers: tuple[Server, ...] = ()
@@ -160,6 +163,13 @@ class Monitor:
         self._enlist()
         for name in self._workers.keys() - self._used():
             self._workers[name].retire()
+
+    async def release_gpu(self, seconds: float) -> Released:
+        """Let go of the GPUs for so long, so that their driver can be unloaded, and return what still holds them."""
+        self._release.begin(seconds)
+        if lane := self._lanes.of_node(gpu.NAME):
+            lane.begin_anew()
+        return await self._release.carry_out()
 
     def remember(self, now: float) -> Any:
         """Return what an exporter that is started again can go on with."""
@@ -234,7 +244,8 @@ class Monitor:
         return tuple(collector for collector in COLLECTORS if collector.name not in self._config.collectors.disabled)
 
     def _used(self) -> set[str]:
-        return {"host", "trial", *(collector.worker for collector in self._enabled())}
+        given_up = set() if self._release.until is None else {"gpu"}
+        return {"host", "trial", *(collector.worker for collector in self._enabled())} - given_up
 
     def _read(self, collector: Collector, name: str) -> Collect:
         async def read() -> Outcome:
@@ -257,6 +268,8 @@ class Monitor:
         decode = decoder(name, reading)
 
         async def collect() -> Outcome:
+            if worker == "gpu" and (released := self._release.failure()):
+                return None, (released,)
             targets = [asked for server in self._servers if (asked := target(server)) is not None]
             return decode(await self._workers[worker].call(name, targets, self._mending.left_alone()))
 
@@ -297,7 +310,14 @@ class Monitor:
         )
         lanes = self._lanes.states(moment.monotonic)
         return View(
-            judged.snapshot, judged.pasts, lanes, workers, judged.verdicts, judged.not_ready_seconds, own_expense()
+            judged.snapshot,
+            judged.pasts,
+            lanes,
+            workers,
+            judged.verdicts,
+            judged.not_ready_seconds,
+            own_expense(),
+            self._release.until,
         )
 
     def _bury(self, servers: tuple[Server, ...]) -> None:

@@ -16,6 +16,9 @@ def own_families(view: View, *, reloaded: bool) -> Iterable[Family]:
     yield Family("stallwatch_snapshot_timestamp_seconds", text, "gauge", (), (((), round(moment.unix, 3)),))
     yield from _collectors(view.lanes, moment)
     yield from _workers(view)
+    text = "Until when the GPUs are released and not read; absent while they are not."
+    until = () if view.gpu_released_until is None else (((), round(moment.unix_of(view.gpu_released_until), 3)),)
+    yield Family("stallwatch_gpu_released_until_timestamp_seconds", text, "gauge", (), until)
     text = "Whether the configuration was last read without an error."
     yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
     if view.expense:

@@ -9,6 +9,7 @@ from stallwatch import status
 from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import View
+from stallwatch.release import USUAL_SECONDS, Released, seconds_of
 from stallwatch.report import report
 
 READY_WITHIN = 30.0
@@ -20,6 +21,10 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
+RELEASE_REFUSED = """releasing the GPUs over HTTP needs --web.enable-lifecycle
+without it, SIGUSR1 to the exporter releases them for 5 min: kill -USR1 PID
+"""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -28,8 +33,12 @@ def application(
     exposition: Exposition,
     view: Callable[[], View],
     reload: Callable[[], Awaitable[str | None]],
+    release: Callable[[float], Awaitable[Released]] | None = None,
 ) -> web.Application:
-    """Return the aiohttp application; `reload` returns None or what is wrong with the configuration."""
+    """Return the aiohttp application; `reload` returns None or what is wrong with the configuration.
+
+    `release` lets go of the GPUs for some seconds.
+    """
 
     async def metrics(request: web.Request) -> web.Response:
         page = exposition.page(request.headers.get("Accept", ""))
@@ -67,6 +76,7 @@ def application(
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
     app.router.add_post("/-/reload", reload_now)
+    app.router.add_post("/-/gpu/release", _releasing(config, release))
     return app
 
 
@@ -79,3 +89,17 @@ async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse
         raise
     response.headers.update(SECURITY_HEADERS)
     return response
+
+
+def _releasing(config: WebConfig, release: Callable[[float], Awaitable[Released]] | None) -> Handler:
+    async def release_now(request: web.Request) -> web.Response:
+        if not config.enable_lifecycle or release is None:
+            return web.Response(status=403, text=RELEASE_REFUSED)
+        try:
+            seconds = seconds_of(request.query.get("for", f"{USUAL_SECONDS:g}s"))
+        except ValueError as error:
+            return web.Response(status=400, text=f"for: {error}\n")
+        released = await release(seconds)
+        return web.Response(status=202 if released.holders else 200, text=released.text())
+
+    return release_now

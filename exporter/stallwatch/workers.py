@@ -142,6 +142,13 @@ class Worker:
             self._abandon(self._child, late=False)
         return True
 
+    async def give_up(self, within: float) -> tuple[str, ...]:
+        """End the child, with whatever it reads, and name each one that has not ended within this time."""
+        if self._child:
+            self._abandon(self._child, late=False)
+        await self._settle(within)
+        return tuple(sorted(child.told() for child in self._leaving))
+
     async def close(self, grace: float = 0.3) -> None:
         """End the child gently, and leave one that does not go: it ends by itself when its call returns."""
         if self._child:
@@ -227,6 +234,10 @@ class _Child:
         if not line.endswith(b"\n"):
             raise WorkerError("worker_died", f"the worker ended after {len(line)} bytes of a reply")
         return line
+
+    def told(self) -> str:
+        doing = self._note.text()
+        return f"pid {self.process.pid}" + (f", which is stuck in {doing}" if doing else "")
 
     def close_input(self) -> None:
         if self.process.stdin:
