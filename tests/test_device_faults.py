@@ -64,7 +64,7 @@ def test_an_error_of_a_program_leaves_the_verdict(tmp_path):
 
 def test_a_kernel_log_that_cannot_be_read_is_no_missing_signal(tmp_path):
     """Its absence is told once for the node, and weighs on no verdict."""
-    refused = Failure("kernel", "no_permission", "/dev/kmsg: not permitted", harmless=True)
+    refused = Failure("kernel", "no_permission", "/dev/kmsg: not permitted")
     looks = [a_look(10.0), a_look(15.0)]
     without = tuple(one for one in looks[1].readings if not isinstance(one, KernelReading))
     verdict, look = judged(tmp_path / "r.jsonl", looks[0], replace(looks[1], readings=without, failures=(refused,)))

@@ -16,6 +16,7 @@ from stallwatch import discovery
 from stallwatch.collectors import engine, gpu, health, kernel, log, process, socket
 from stallwatch.config import Config
 from stallwatch.expense import Expense, own_expense
+from stallwatch.gpus.nvml import SLOWLY
 from stallwatch.journal import Changes
 from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, decoder
 from stallwatch.mending import Mending
@@ -120,7 +121,7 @@ def start_workers(config: Config, nvml: str = "pynvml") -> dict[str, Worker]:
     fast, slow = config.workers.deadline, config.workers.start_deadline
     first = {"gpu": slow}  # the driver may have to wake up first
     return {
-        name: Worker(name, modules, options, Deadlines(fast, slow, first.get(name, fast)))
+        name: Worker(name, modules, options, Deadlines(fast, slow, first.get(name, fast), slowly=SLOWLY))
         for name, modules in WORKER_MODULES.items()
     }
 

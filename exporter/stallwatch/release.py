@@ -68,7 +68,7 @@ class Release:
         until = self.until
         if until is None:
             return None
-        return Failure(NAME, "released", f"until {_utc(self._clock().unix_of(until))}", harmless=True)
+        return Failure(NAME, "released", f"until {_utc(self._clock().unix_of(until))}")
 
 
 def seconds_of(text: str) -> float:

@@ -52,6 +52,7 @@ class Deadlines:
     first_call: float = 5.0
     to_sigterm: float = 1.0
     to_sigkill: float = 60.0
+    slowly: str = ""  # a call whose note ends so may take as long as a first one
 
 
 class Worker:
@@ -223,17 +224,30 @@ class _Child:
 
     async def _line(self, deadline: float, otherwise: str = "no read") -> bytes:
         assert self.process.stdout is not None  # noqa: S101 it was started with a pipe
+        waited, slow = 0.0, False
         try:
-            line = await asyncio.wait_for(self.process.stdout.readline(), deadline)
-        except (asyncio.TimeoutError, TimeoutError) as error:
-            stuck_in = self._note.text()
-            detail = f"no answer in {deadline:g} s, at: {stuck_in or otherwise}"
-            raise WorkerError("timeout", detail, stuck_in) from error
+            while (line := await self._in_time(self.process.stdout, deadline)) is None:
+                waited += deadline
+                was_slow, slow = slow, self._is_slow()  # what comes after a slow call has a deadline of its own
+                if not (slow or was_slow) or waited >= self._deadlines.first_call:
+                    break
         except ValueError as error:  # readline() found no end within REPLY_BYTES
             raise WorkerError("garbage", f"a reply of more than {REPLY_BYTES} bytes") from error
+        if line is None:
+            stuck_in = self._note.text().removesuffix(self._deadlines.slowly)
+            raise WorkerError("timeout", f"no answer in {waited:g} s, at: {stuck_in or otherwise}", stuck_in)
         if not line.endswith(b"\n"):
             raise WorkerError("worker_died", f"the worker ended after {len(line)} bytes of a reply")
         return line
+
+    async def _in_time(self, stream: asyncio.StreamReader, deadline: float) -> bytes | None:
+        try:
+            return await asyncio.wait_for(stream.readline(), deadline)
+        except (asyncio.TimeoutError, TimeoutError):
+            return None
+
+    def _is_slow(self) -> bool:
+        return bool(self._deadlines.slowly) and self._note.text().endswith(self._deadlines.slowly)
 
     def told(self) -> str:
         doing = self._note.text()

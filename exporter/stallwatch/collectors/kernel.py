@@ -185,7 +185,7 @@ class KernelLog:
 
     def _problem(self, reason: str, detail: str) -> None:
         if reason not in {failure.reason for failure in self._problems}:
-            self._problems.append(Failure(NAME, reason, detail, harmless=True))
+            self._problems.append(Failure(NAME, reason, detail))
 
     def _refused(self, error: OSError) -> Failure:
         if self._file is not None:
@@ -195,9 +195,9 @@ class KernelLog:
             self._xids, self._blocked = {}, {}
         said = f"{self._path}: {error.strerror}"
         if isinstance(error, FileNotFoundError):
-            return Failure(NAME, "not_found", f"{said}; a container needs this device of the host", harmless=True)
+            return Failure(NAME, "not_found", f"{said}; a container needs this device of the host")
         if isinstance(error, PermissionError):
-            return Failure(NAME, "no_permission", f"{said}; {self._hint(error)}", harmless=True)
+            return Failure(NAME, "no_permission", f"{said}; {self._hint(error)}")
         return Failure(NAME, "unreadable", said)
 
     def _hint(self, error: PermissionError) -> str:
