@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from exporter_process import ExporterProcess
 from nvml_library import environment, write_state
 from readings import gpus
+from stallwatch.check import lines
 from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.orders import release_gpu
@@ -110,6 +111,13 @@ async def test_released_gpus_are_missing_and_nothing_fails(node):
     assert node.lane("gpu").success is True
     assert [worker.name for worker in view.workers] == ["gpu", "host", "trial"]
     assert "gpu_released_until" not in report(view)
+
+
+def test_check_says_that_they_are_released():
+    """A person who asks how the servers are is told why the GPUs are missing."""
+    said = lines({"time": 1000.0, "gpu_released_until": 1290.0}, [])
+    assert said[0] == "The GPUs are released for 4 min more, and are not read."
+    assert lines({"time": 1000.0}, []) == said[1:]
 
 
 async def test_a_read_that_is_in_flight_is_given_up(node):

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -233,6 +235,33 @@ def test_the_log_of_this_machine():
     assert time.monotonic() - begin < 2
     assert (reading is None) == (failures != ())
     assert {failure.reason for failure in failures} <= {"no_permission", "not_found"}
+
+
+UNPRIVILEGED = """
+import os
+from stallwatch.collectors import kernel
+if os.getuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+reading, failures = kernel.reader({}, lambda note: None)([], frozenset())
+print(reading is not None, *((one.reason, one.detail) for one in failures))
+"""
+
+
+def test_the_log_of_this_machine_without_privileges():
+    """Another user is told no_permission with the right it takes, unless this kernel lets everybody read."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", UNPRIVILEGED]
+    said = subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout
+    with open("/proc/sys/kernel/dmesg_restrict") as file:
+        restricted = file.read().strip() == "1"
+    if not os.path.exists("/dev/kmsg"):
+        assert "not_found" in said
+    elif restricted:
+        assert said.startswith("False")
+        assert "no_permission" in said
+        assert "CAP_SYSLOG" in said
+    else:
+        assert said.startswith("True") or "no_permission" in said
 
 
 def test_a_reading_crosses_to_the_exporter(log):

@@ -22,7 +22,7 @@ NAME = "kernel"
 INTERVAL = 5.0
 
 RECORD_BYTES = 8192  # no record is longer; the kernel refuses a read with less room than its record needs
-MOST_BYTES = 4 << 20  # in one look, which then takes a tenth of a second; the next one goes on there
+MOST_BYTES = 1 << 20  # in one look, which then takes a tenth of a second; the next one goes on there
 MOST_KINDS = 256
 MOST_BLOCKED = 256
 MOST_PROCESSES = 256
@@ -209,9 +209,9 @@ class KernelLog:
 
     def _restricted(self) -> bool:
         try:
-            with open(f"{self._procfs}/sys/kernel/dmesg_restrict", encoding="ascii") as file:  # noqa: PTH123 pathlib costs 1 MiB in a worker
-                return file.read(4).strip() not in {"", "0"}
-        except (OSError, ValueError):
+            with open(f"{self._procfs}/sys/kernel/dmesg_restrict", "rb") as file:  # noqa: PTH123 pathlib costs 1 MiB in a worker
+                return file.read(4).strip() not in {b"", b"0"}
+        except OSError:
             return False  # then the other hint is given
 
 
@@ -223,5 +223,5 @@ def families(readings: Sequence[KernelReading], moment: Moment) -> Iterable[Fami
     counts = tuple((key, float(xid.count)) for key, xid in xids)
     yield Family("stallwatch_gpu_xid_total", text, "counter", labels, counts)
     text = "When the last of them was logged."
-    times = tuple((key, round(moment.unix_of_boottime(xid.last_at), 3)) for key, xid in xids)
+    times = tuple((key, round(moment.unix_of_boottime(xid.last_at), 1)) for key, xid in xids)
     yield Family("stallwatch_gpu_xid_last_timestamp_seconds", text, "gauge", labels, times)
