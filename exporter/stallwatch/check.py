@@ -127,6 +127,8 @@ def lines(status: Mapping[str, Any], servers: list[dict[str, Any]]) -> list[str]
     if status.get("looked_for"):
         seconds = f"{status['looked_for']:g} s"
         text.append(f"No exporter answers; this is a look of {seconds}, which cannot know what came before.")
+    if released := status.get("gpu_released_until"):
+        text.append(f"The GPUs are released for {duration(released - status['time'])} more, and are not read.")
     if not servers:
         text.append("No inference server is seen on this node.")
     for entry in servers:
