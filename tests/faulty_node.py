@@ -22,6 +22,7 @@ FAST = {
     "HEALTH__TIMEOUT": "3s",
     "WORKERS__DEADLINE": "1s",
 }
+STUCK = "gpu 3 delay nvmlDeviceGetPowerUsage {seconds}"
 OTHERS = ("process", "log", "health")
 
 

@@ -4,32 +4,10 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
 
 import pytest
 
-from faulty_node import OTHERS, a_node, fresh, gone, reasons, scrapes
-from nvml_library import SOURCE
-
-STUCK = "gpu 3 delay nvmlDeviceGetPowerUsage {seconds}"
-# A call into the driver takes no notice of SIGTERM.
-DEAF = """
-#include <errno.h>
-#include <time.h>
-static int deaf(struct timespec *pause) { while (nanosleep(pause, pause) == -1 && errno == EINTR) {} return 0; }
-#define nanosleep(pause, rest) deaf(pause)
-"""
-
-
-@pytest.fixture(scope="session")
-def deaf_library(tmp_path_factory):
-    """Compile a stand-in for the driver's library whose delays no signal cuts short."""
-    directory = tmp_path_factory.mktemp("nvml")
-    header = directory / "deaf.h"
-    header.write_text(DEAF)
-    options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-include", str(header)]
-    subprocess.run(["gcc", *options, "-o", str(directory / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
-    return directory
+from faulty_node import OTHERS, STUCK, a_node, fresh, gone, reasons, scrapes
 
 
 @pytest.fixture

@@ -115,6 +115,36 @@ async def test_any_other_exception_becomes_a_failure():
     assert one.state(2.0).last_success == 2.0
 
 
+async def test_what_is_harmless_is_neither_success_nor_failure():
+    """No reading, and nothing broken: neither; with a reading beside it, a success; beside a fault, a failure."""
+    harmless, fault = Failure("kernel", "no_permission"), Failure("kernel", "unreadable")
+    for outcome, success in (
+        ((None, (harmless,)), None),
+        ((Look(0.0), (harmless,)), True),
+        ((None, (harmless, fault)), False),
+        ((Look(0.0), (harmless, fault)), False),
+    ):
+        a_lane = lane(lambda outcome=outcome: gives(outcome))
+        await round_of(a_lane, 0.0)
+        assert a_lane.state(0.0).success is success
+
+
+async def test_a_lane_that_begins_anew_has_nothing_left():
+    """What was read is dropped, what is in flight is given up, and the next round is due at once."""
+    a_lane = lane(lambda: gives((Look(1.0), ())), interval=100.0)
+    await round_of(a_lane, 0.0)
+    assert a_lane.outcome(1.0)[0]
+    a_lane.begin_anew()
+    assert a_lane.outcome(1.0) == (None, ())
+    task = a_lane.start(1.0)
+    a_lane.begin_anew()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert a_lane.harvest(1.0) is None
+    await round_of(a_lane, 1.0)
+    assert (a_lane.outcome(1.0)[0], a_lane.counts) == (Look(1.0), {})
+
+
 async def test_what_one_server_does_not_offer_is_no_fault_of_the_collector():
     """A lane of one server without a port succeeds, a node-wide one with a failure of all of it does not."""
     missing = Failure("log", "no_port", "", "a")

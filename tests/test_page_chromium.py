@@ -16,7 +16,7 @@ from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.simulation.shown import shown
 from stallwatch.snapshot import Failure
 from stallwatch.status import StatusPage
-from stallwatch.web import application
+from stallwatch.web import Orders, application
 
 ROOT = Path(__file__).parents[1]
 NODES = {
@@ -89,7 +89,7 @@ class Served:
     def __init__(self, node):
         self.view, self.age, self.asked = node.view, 1.0, 0
         page = StatusPage(self._ask, node.trends, name="gpu-node-7", clock=self._now)
-        self._app = application(WebConfig(), Exposition(node.view), lambda: self.view, None, page)
+        self._app = application(WebConfig(), Exposition(node.view), lambda: self.view, Orders(None, None), page)
         self._port = 0
         self._runner = None
 

@@ -20,7 +20,7 @@ from exporter_process import Scrape
 from faulty_node import OTHERS, a_node, fresh, reasons
 from frozen_disk import FrozenDisk, sleeps_in_kernel
 from health_servers import serving
-from nvml_library import SOURCE, build
+from nvml_library import build
 from stallwatch.collectors.health import HealthCollector
 from stallwatch.config import ProbeSettings
 from stallwatch.expense import own_expense
@@ -46,20 +46,9 @@ static int frozen_write(void)
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    """Compile the stand-in for the driver's library."""
-    return build(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture(scope="session")
 def freezing_library(tmp_path_factory):
     """Compile one whose delays are writes to a file."""
-    directory = tmp_path_factory.mktemp("freezing")
-    header = directory / "freezing.h"
-    header.write_text(WAITS_IN_KERNEL)
-    options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-include", str(header)]
-    subprocess.run(["gcc", *options, "-o", str(directory / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
-    return directory
+    return build(tmp_path_factory.mktemp("freezing"), WAITS_IN_KERNEL)
 
 
 @pytest.fixture

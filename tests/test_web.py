@@ -13,7 +13,7 @@ from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import View
 from stallwatch.snapshot import Failure, Moment, Snapshot
-from stallwatch.web import application
+from stallwatch.web import Orders, application
 from test_exposition import OPENMETRICS, a_view
 
 EMPTY = View(Snapshot(Moment(0.0, 0.0, 0.0)), {}, (), ())
@@ -28,7 +28,7 @@ async def serve():
         async def reload():
             return reload_error
 
-        app = application(WebConfig(**config), Exposition(view), lambda: view, reload)
+        app = application(WebConfig(**config), Exposition(view), lambda: view, Orders(reload, None))
         clients.append(TestClient(TestServer(app)))
         await clients[-1].start_server()
         return clients[-1]

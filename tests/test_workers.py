@@ -124,6 +124,34 @@ async def test_a_late_worker_is_named_and_replaced(workers):
     assert (await ask(worker, {"do": "answer"}))["reading"]
 
 
+async def test_what_says_that_it_is_slow_has_as_long_as_a_first_call(workers):
+    """Its note decides, at the deadline; and when that is over as well, the note is told without its mark."""
+    worker = workers(Deadlines(call=0.3, start=30, first_call=1.5, slowly=" (slow)"))
+    await ask(worker, {"do": "answer"})
+    pid = worker.pid
+    assert (await ask(worker, {"do": "nap", "note": "driver (slow)"}))["reading"]["pid"] == pid
+    with pytest.raises(WorkerError) as caught:
+        await ask(worker, {"do": "nap", "note": "driver"})
+    assert (caught.value.stuck_in, worker.pid) == ("driver", None)
+    await ask(worker, {"do": "answer"})
+    with pytest.raises(WorkerError, match=r"no answer in 1\.5 s, at: driver$") as caught:
+        await ask(worker, {"do": "hang", "note": "driver (slow)"})
+    assert caught.value.stuck_in == "driver"
+
+
+async def test_giving_up_names_what_does_not_end(workers):
+    """An idle child ends at once, also one in a short read; one that is stuck is told with its pid and note."""
+    worker = workers(PATIENT)
+    await ask(worker, {"do": "answer"})
+    assert await worker.give_up(10.0) == ()
+    await ask(worker, {"do": "answer"})
+    reading = asyncio.ensure_future(ask(worker, {"do": "ignore", "note": "gpu 3 call"}))
+    await asyncio.sleep(0.2)
+    pid = worker.pid
+    assert await worker.give_up(0.05) == (f"pid {pid}, which is stuck in gpu 3 call",)
+    reading.cancel()
+
+
 async def test_a_late_worker_gets_sigterm_then_sigkill(workers):
     """A worker that takes no notice of SIGTERM is killed after its grace, without anybody waiting for it."""
     worker = workers(Deadlines(call=0.2, start=30, first_call=30, to_sigterm=0.1, to_sigkill=0.2))

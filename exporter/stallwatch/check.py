@@ -50,11 +50,20 @@ class _Entry(msgspec.Struct):
     ranks: list[_Rank]
 
 
+class _Failure(msgspec.Struct):
+    """Why something is missing."""
+
+    collector: str
+    server: str
+    detail: str
+
+
 class _Answer(msgspec.Struct):
     """What an exporter answers, as far as it is shown."""
 
     time: float
     servers: list[_Entry]
+    failures: list[_Failure] = []
 
 
 def check(  # noqa: PLR0913 one argument per flag
@@ -127,11 +136,19 @@ def lines(status: Mapping[str, Any], servers: list[dict[str, Any]]) -> list[str]
     if status.get("looked_for"):
         seconds = f"{status['looked_for']:g} s"
         text.append(f"No exporter answers; this is a look of {seconds}, which cannot know what came before.")
+    if released := status.get("gpu_released_until"):
+        text.append(f"The GPUs are released for {duration(released - status['time'])} more, and are not read.")
     if not servers:
         text.append("No inference server is seen on this node.")
+        text += [line for one in status.get("failures", ()) for line in _wrapped(_unseen(one))]
     for entry in servers:
         text += _server(entry, status["time"])
     return [clean(line, LONGEST_LINE) for line in text]  # a terminal obeys what is no letter
+
+
+def _unseen(failure: Mapping[str, Any]) -> str:
+    """Return why servers may be there that are not seen, nothing where this is no reason for it."""
+    return failure["detail"] if (failure["collector"], failure["server"]) == ("discovery", "") else ""
 
 
 def _server(entry: Mapping[str, Any], now: float) -> list[str]:

@@ -48,6 +48,8 @@ def main(argv: list[str]) -> None:
     """Serve requests until standard input ends."""
     name, options, note_fd, *modules = argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the exporter ends its workers itself
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # `systemctl kill` reaches the exporter and its workers alike
     signal.signal(signal.SIGTERM, _leave)  # acts between calls only: a driver call is not to be torn
     signal.alarm(LAST_RESORT_SECONDS)
     note = Note(int(note_fd))

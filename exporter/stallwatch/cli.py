@@ -78,6 +78,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=DURATION",
         help="a limit to try instead, such as stalled=3m; may be given again",
     )
+    gpu = commands.add_parser(
+        "gpu",
+        help="have the running exporter let go of the GPUs",
+        description="Ends its use of the GPU driver for a time, so that the driver can be unloaded or MIG be changed. "
+        "The exporter has to run with --web.enable-lifecycle; SIGUSR1 to it does the same for 5m. A release replaces "
+        "the one before: --for 1s ends it. Exit code: 0 once nothing of it uses the driver, else 1.",
+    )
+    gpu.add_argument("order", choices=["release"], help="what to do")
+    gpu.add_argument("--for", dest="duration", default="5m", metavar="DURATION", help="how long (default: %(default)s)")
+    gpu.add_argument("--url", default="http://127.0.0.1:19847", help="the exporter to tell (default: %(default)s)")
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")
     demo.add_argument(
         "--port", type=int, default=19847, help="port of the exporter that watches (default: %(default)s)"
@@ -133,6 +143,12 @@ def _replay(arguments: dict[str, Any]) -> int:
         return 2
 
 
+def _gpu(arguments: dict[str, Any]) -> int:
+    from stallwatch.orders import release_gpu  # noqa: PLC0415 each command loads what it needs
+
+    return release_gpu(arguments["url"], arguments["duration"])
+
+
 def _seconds(text: str) -> float:
     return float(parse_duration(text))
 
@@ -153,4 +169,4 @@ def _bundle(arguments: dict[str, Any]) -> int:
     return bundle(**arguments)
 
 
-_COMMANDS = {"serve": _serve, "check": _check, "replay": _replay, "demo": _demo, "bundle": _bundle}
+_COMMANDS = {"serve": _serve, "check": _check, "replay": _replay, "gpu": _gpu, "demo": _demo, "bundle": _bundle}

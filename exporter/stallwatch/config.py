@@ -42,7 +42,7 @@ class WebConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     telemetry_path: TelemetryPath = "/metrics"
     """Path of the metrics."""
     enable_lifecycle: bool = False
-    """Allow `POST /-/reload`."""
+    """Allow `POST /-/reload` and `POST /-/gpu/release?for=5m`. Restart."""
 
 
 class DiscoveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +108,8 @@ class CollectorsConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields
     """Read the logs of servers."""
     socket: bool = True
     """Read the queues of the servers' ports."""
+    kernel: bool = True
+    """Read the kernel log for errors of GPUs (Xids)."""
     health: bool = True
     """Probe servers."""
     engine: bool = True
@@ -120,10 +122,12 @@ class CollectorsConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PathConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the kernel's view of the node is mounted."""
+    """Where the kernel's view of the node is mounted, and where its log is read."""
 
     procfs: FileName = "/proc"
     """Where the node's `/proc` is mounted."""
+    kmsg: FileName = "/dev/kmsg"
+    """Where the kernel log is read. Restart."""
 
 
 class StateConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

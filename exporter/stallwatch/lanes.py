@@ -32,7 +32,7 @@ class LaneState:
 
     collector: str
     server: str
-    success: bool
+    success: bool | None  # None: there is no reading, and nothing is broken
     duration: float | None
     last_success: float | None
     failures: tuple[tuple[str, int], ...]
@@ -138,13 +138,22 @@ class Lane:
         """Tell how the rounds go."""
         reading, failures = self.outcome(now)
         stale = self._reading is not None and reading is None
-        whole = not self.server and any(not failure.server for failure in failures)
+        whole = not self.server and any(not failure.server and not failure.harmless for failure in failures)
         # What one server does not offer (a port, a log) is no fault of the collector.
-        success = not self._crashed and not stale and not whole and (reading is not None or bool(self.server))
+        success: bool | None = (
+            not self._crashed and not stale and not whole and (reading is not None or bool(self.server))
+        )
+        if not success and failures and all(failure.harmless for failure in failures):
+            success = None
         counts = tuple(sorted(self.counts.items()))
         dropping = reading.dropped if reading else 0
         last = self._last_success
         return LaneState(self.collector, self.server, success, self._duration, last, counts, self.dropped, dropping)
+
+    def begin_anew(self) -> None:
+        """Drop what is in flight and what was read, and have the next round begin at once."""
+        self.cancel()
+        self._task, self._reading, self._failures, self._due = None, None, (), 0.0
 
     def cancel(self) -> None:
         """Give up what is in flight."""

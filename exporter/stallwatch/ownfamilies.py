@@ -17,6 +17,9 @@ def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | Non
     yield from _collectors(view.lanes, moment)
     yield _dropped(view.lanes, dropped or {})
     yield from _workers(view)
+    text = "Until when the GPUs are released and not read; absent while they are not."
+    until = () if view.gpu_released_until is None else (((), round(moment.unix_of(view.gpu_released_until), 3)),)
+    yield Family("stallwatch_gpu_released_until_timestamp_seconds", text, "gauge", (), until)
     text = "0 when the configuration that is there cannot be used, and the one before is."
     yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
     if view.expense:
@@ -27,8 +30,12 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
     by_collector: dict[str, list[LaneState]] = {}
     for lane in lanes:
         by_collector.setdefault(lane.collector, []).append(lane)
-    success = tuple(((name,), float(all(lane.success for lane in some))) for name, some in by_collector.items())
-    text = "1 when the last round of the collector gave a reading for every server that it is asked for."
+    known = {name: [lane.success for lane in some if lane.success is not None] for name, some in by_collector.items()}
+    success = tuple(((name,), float(all(some))) for name, some in known.items() if some)
+    text = (
+        "1 when the last round of the collector gave a reading for every server that it is asked for; absent where "
+        "none is due and nothing broken: the GPUs are released, or the kernel log may not be read."
+    )
     yield Family("stallwatch_collector_success", text, "gauge", ("collector",), success)
     durations = {
         name: [lane.duration for lane in some if lane.duration is not None] for name, some in by_collector.items()

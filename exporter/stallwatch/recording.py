@@ -13,6 +13,7 @@ import msgspec
 from stallwatch.collectors.engine import EngineReading
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.collectors.health import HealthReading
+from stallwatch.collectors.kernel import KernelReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import SocketReading
@@ -34,13 +35,14 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     process: tuple[ProcessReading, ...] = ()
     log: tuple[LogReading, ...] = ()
     socket: tuple[SocketReading, ...] = ()
+    kernel: tuple[KernelReading, ...] = ()
     health: tuple[HealthReading, ...] = ()
     engine: tuple[EngineReading, ...] = ()
 
     @property
     def readings(self) -> tuple[Reading, ...]:
         """Return all readings."""
-        return (*self.gpu, *self.process, *self.log, *self.socket, *self.health, *self.engine)
+        return (*self.gpu, *self.process, *self.log, *self.socket, *self.kernel, *self.health, *self.engine)
 
 
 LONGEST_LINE = 16 << 20
@@ -60,6 +62,7 @@ def line_of(snapshot: Snapshot) -> bytes:
         process=snapshot.all(ProcessReading),
         log=snapshot.all(LogReading),
         socket=snapshot.all(SocketReading),
+        kernel=snapshot.all(KernelReading),
         health=snapshot.all(HealthReading),
         engine=snapshot.all(EngineReading),
     )

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,12 @@ from stallwatch.exposition import Exposition
 from stallwatch.journal import LoopFaults, setup
 from stallwatch.keeping import Keeper, usual_file
 from stallwatch.monitor import Monitor, start_workers
+from stallwatch.release import USUAL_SECONDS
 from stallwatch.settings.reload import Reloader
 from stallwatch.status import StatusPage
 from stallwatch.trends import Trends
 from stallwatch.values import split_listen_address
-from stallwatch.web import application
+from stallwatch.web import Orders, application
 
 logger = logging.getLogger("stallwatch")
 
@@ -62,7 +63,8 @@ class Running:
 
 def serve(load: Load, file: Path | None) -> int:
     """Run the exporter until SIGTERM or SIGINT and return its exit code; raises ConfigError if it cannot begin."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nothing is there yet that could be reloaded
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # nothing is there yet that could be reloaded or released
     try:
         # What ran is held, since a finalizer would kill a worker that is stuck inside a driver call.
         _ran = asyncio.run(run(load, file))
@@ -133,7 +135,8 @@ async def exporting(
         monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
         stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, monitor.remember))
         page = StatusPage(lambda: monitor.view, trends, config.web.telemetry_path)
-        app = application(config.web, exposition, lambda: monitor.view, reloader.request, page)
+        orders = Orders(reloader.request, monitor.release_gpu)
+        app = application(config.web, exposition, lambda: monitor.view, orders, page)
         await _listen(stack, app, config.web.listen_address)
         reloader.start()
         stack.push_async_callback(reloader.stop)
@@ -172,16 +175,17 @@ def _shown(name: tuple[str, int]) -> str:
 async def _told_to_end(running: Running) -> None:
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
-    requests: set[asyncio.Task[str | None]] = set()
+    requests: set[asyncio.Task[object]] = set()
 
-    def reload() -> None:
-        request = loop.create_task(running.reloader.request())
+    def begin(order: Coroutine[object, object, object]) -> None:
+        request = loop.create_task(order)
         requests.add(request)
         request.add_done_callback(requests.discard)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    loop.add_signal_handler(signal.SIGHUP, lambda: begin(running.reloader.request()))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: begin(running.monitor.release_gpu(USUAL_SECONDS)))
     ended = asyncio.create_task(end.wait())
     done, _ = await asyncio.wait({ended, running.watching}, return_when=asyncio.FIRST_COMPLETED)
     ended.cancel()

@@ -229,7 +229,7 @@ def _signals(view: View) -> Samples:
     collected = {state.collector for state in view.lanes}
     for server in snapshot.servers:
         for collector in COLLECTORS:
-            if collector.name in collected:
+            if collector.name in collected and collector.name in present:
                 yield (server.name, collector.name), float(_shows(server, collector.name, present[collector.name]))
 
 

@@ -137,6 +137,10 @@ class Reading:
 
 R = TypeVar("R", bound=Reading)
 
+HARMLESS = frozenset(
+    {("gpu", "released"), *(("kernel", reason) for reason in ("no_permission", "not_found", "overwritten", "too_many"))}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -146,6 +150,11 @@ class Failure:
     reason: str
     detail: str = ""
     server: str = ""  # empty: the whole collector
+
+    @property
+    def harmless(self) -> bool:
+        """Tell whether nothing is broken: it was asked for, or can be done without."""
+        return (self.collector, self.reason) in HARMLESS
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -9,6 +10,7 @@ from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import View
 from stallwatch.pages.node import READY_WITHIN
+from stallwatch.release import USUAL_SECONDS, Released, seconds_of
 from stallwatch.report import report
 from stallwatch.status import StatusPage
 from stallwatch.trends import Trends
@@ -20,17 +22,29 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
+RELEASE_REFUSED = """releasing the GPUs over HTTP needs --web.enable-lifecycle
+without it, SIGUSR1 to the exporter releases them for 5 min: kill -USR1 PID
+"""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the exporter can be told to do over HTTP.
+
+    `reload` reads the configuration again and returns None or what is wrong with it; `release` lets go of the GPUs for
+    so many seconds.
+    """
+
+    reload: Callable[[], Awaitable[str | None]]
+    release: Callable[[float], Awaitable[Released]]
+
+
 def application(
-    config: WebConfig,
-    exposition: Exposition,
-    view: Callable[[], View],
-    reload: Callable[[], Awaitable[str | None]],
-    page: StatusPage | None = None,
+    config: WebConfig, exposition: Exposition, view: Callable[[], View], orders: Orders, page: StatusPage | None = None
 ) -> web.Application:
-    """Return the aiohttp application; `reload` returns None or what is wrong with the configuration."""
+    """Return the aiohttp application."""
 
     async def metrics(request: web.Request) -> web.Response:
         scrape = exposition.page(request.headers.get("Accept", ""))
@@ -53,7 +67,7 @@ def application(
     async def reload_now(_request: web.Request) -> web.Response:
         if not config.enable_lifecycle:
             return web.Response(status=403, text="reloading over HTTP needs --web.enable-lifecycle\n")
-        error = await reload()
+        error = await orders.reload()
         return web.Response(status=400, text=f"{error}\n") if error else web.Response(text="reloaded\n")
 
     app = web.Application(middlewares=[_secured], client_max_size=64 * 1024)
@@ -63,6 +77,7 @@ def application(
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
     app.router.add_post("/-/reload", reload_now)
+    app.router.add_post("/-/gpu/release", _releasing(config, orders))
     return app
 
 
@@ -102,3 +117,17 @@ async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse
         raise
     response.headers.update(SECURITY_HEADERS)
     return response
+
+
+def _releasing(config: WebConfig, orders: Orders) -> Handler:
+    async def release_now(request: web.Request) -> web.Response:
+        if not config.enable_lifecycle:
+            return web.Response(status=403, text=RELEASE_REFUSED)
+        try:
+            seconds = seconds_of(request.query.get("for", f"{USUAL_SECONDS:g}s"))
+        except ValueError as error:
+            return web.Response(status=400, text=f"for: {error}\n")
+        released = await orders.release(seconds)
+        return web.Response(status=202 if released.holders else 200, text=released.text())
+
+    return release_now

@@ -75,6 +75,8 @@ class GpuReader:
         self._busy: dict[str, Busy] = {}
         self._restart_at: float | None = None
         self._started_at = 0.0
+        self._tried = False
+        self._answered = False  # any GPU, when they were read last
 
     def read(self, _targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[GpuReading, tuple[Failure, ...]]:
         """Read every GPU; a GPU that cannot be read is in the failures, a lost one in the reading as well."""
@@ -98,13 +100,19 @@ class GpuReader:
     def _start(self, at: float) -> None:
         if self._nvml.started and self._restart_at is not None and at >= self._restart_at:
             self._nvml.stop()
-        if not self._nvml.started:
-            self._nvml.start()
-            self._started_at = at
+        if self._nvml.started:
+            self._nvml.look_again()
+            return
+        # The first time the exporter is patient anyway; and a lost GPU must not make it patient with the others.
+        slowly, self._tried = self._tried and not self._answered, True
+        self._answered = False
+        self._nvml.start(slowly=slowly)
+        self._started_at = at
 
     def _plan_restart(self, errors: list[CallError | None]) -> None:
         wanted = not errors or any(error and error.reason != "quarantined" for error in errors)
-        pause = RESTART_SECONDS if None in errors else 0.0  # no pause where there is nothing to disturb
+        self._answered = None in errors
+        pause = RESTART_SECONDS if self._answered else 0.0  # no pause where there is nothing to disturb
         self._restart_at = self._started_at + pause if wanted else None
 
     def _read(self, device: Device, failures: list[Failure], at: float) -> tuple[Gpu, CallError | None]:

@@ -34,6 +34,9 @@ THROTTLE_REASONS = {
     "display_clocks": 0x100,
 }
 
+SLOWLY = " (the driver starts)"
+"""Ends the note of a call that may take long: without persistence mode a driver initializes each GPU when asked."""
+
 RECOVERY_ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset")
 
 UTILIZATION_SAMPLES, CLOCK_SM, TEMPERATURE_GPU, RECOVERY_ACTION = 1, 1, 0, 230
@@ -63,9 +66,20 @@ class Nvml:
         self.driver_version = ""
         self.devices: list[Device] = []
         self.errors: dict[int, CallError] = {}
+        self._manner = ""
 
-    def start(self) -> None:
-        """Start the library and look up every GPU; raise `CallError` where the library itself refuses."""
+    def start(self, *, slowly: bool = False) -> None:
+        """Start the library and look up every GPU; raise `CallError` where the library itself refuses.
+
+        `slowly` is for a driver that may have to wake up first.
+        """
+        self._manner = SLOWLY if slowly else ""
+        try:
+            self._start()
+        finally:
+            self._manner = ""
+
+    def _start(self) -> None:
         self.call("nvmlInit")
         self.started = True
         try:
@@ -76,6 +90,13 @@ class Nvml:
             raise
         for index in range(count):
             self._look_up(index)
+
+    def look_again(self) -> None:
+        """Look up the GPUs that were left alone when the library started, as far as they are to be tried again."""
+        for index in [index for index, error in self.errors.items() if error.reason == "quarantined"]:
+            del self.errors[index]
+            self._look_up(index)
+        self.devices.sort(key=lambda device: device.index)
 
     def stop(self) -> None:
         """Give up all handles and shut the library down, whatever it says to that."""
@@ -88,7 +109,7 @@ class Nvml:
         note = where + name
         if note in self.skip:
             raise CallError("quarantined", f"{note} did not return before")
-        self._note(note)
+        self._note(note + self._manner)
         function = getattr(self._module, name, None)
         if function is None:
             raise CallError("nvml_error", f"{note}: not in this version of pynvml", FUNCTION_NOT_FOUND)

@@ -46,8 +46,14 @@ def plain(word: str) -> str:
 
 
 def clock(unix: float, now: float) -> Html:
-    """Return a time of day in UTC, with the date where it is not within the last hours; a script can localize it."""
-    at = datetime.fromtimestamp(unix, tz=timezone.utc)
+    """Return a time of day in UTC, with the date where it is not within the last hours; a script can localize it.
+
+    A time that no calendar has stays a number.
+    """
+    try:
+        at = datetime.fromtimestamp(unix, tz=timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return joined(f"{unix:g}")
     shown = at.strftime("%H:%M:%S" if now - unix < 12 * 3600 else "%Y-%m-%d %H:%M")
     return tag("time", f"{shown} UTC", datetime=at.isoformat(timespec="seconds"))
 
