@@ -70,7 +70,8 @@ def week(seconds: float, seed: int = 1) -> Scenario:
     """Return four servers that live for half an hour or so, two of them on the same GPUs, and many short ones."""
     dice = random.Random(seed)  # noqa: S311 dice
     servers = [_server(dice, 30_000 + number, seconds) for number in range(4)]
-    servers += [_server(dice, 31_000 + int(at), 600.0, start=at) for at in _times(dice, seconds, 1800.0)]
+    times = enumerate(_times(dice, seconds, 1800.0))
+    servers += [_server(dice, 31_000 + number, 600.0, start=at) for number, at in times]
     return scenario_of({"name": "a week", "node": {"gpus": 4}, "servers": servers})
 
 
