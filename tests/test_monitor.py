@@ -16,7 +16,7 @@ from stallwatch.collectors.health import HealthReading, Probe
 from stallwatch.collectors.kernel import KernelReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
-from stallwatch.collectors.socket import SocketReading
+from stallwatch.collectors.socket import ServerSockets, SocketReading
 from stallwatch.config import CollectorsConfig, Config, GpuConfig, HealthConfig, ServerConfig
 from stallwatch.discovery import DiscoveryReading
 from stallwatch.mending import RENEW_AFTER, RETRY_AFTER, Quarantine
@@ -369,6 +369,24 @@ async def test_nothing_of_the_life_before_is_told_of_a_new_one(watch):
     assert view.snapshot.servers[0].incarnation != before
     assert view.snapshot.get(LogReading).logs == ()
     assert not view.pasts[NAME].ready
+
+
+async def test_a_round_that_ends_after_a_server_has_gone_tells_nothing_of_it(watch):
+    """What was asked while it was there is not published once it is known to have gone, but for its log."""
+    node = watch()
+    await node.ticks(3)
+    late = SocketReading(node.clock.now + 6, (ServerSockets(NAME, True, 0, 0),))
+    answer = node.host.answers["socket"] = asyncio.get_running_loop().create_future()
+    await node.ticks(6)
+    read = node.host.answers["log"]
+    node.show()
+    node.host.answers |= {"log": read, "socket": answer}
+    await node.ticks(6)
+    answer.set_result(late)
+    view = await node.ticks(1)
+    assert view.pasts[NAME].ending.gone_since is not None
+    assert [one for reading in view.snapshot.all(SocketReading) for one in reading.sockets] == []
+    assert [one.server for reading in view.snapshot.all(LogReading) for one in reading.logs] == [NAME]
 
 
 def kept(node):

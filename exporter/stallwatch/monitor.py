@@ -223,6 +223,7 @@ class Monitor:
         self._gone = tuple(server for server in self._gone if server.name not in names)
         self._present, self._servers = present, (*present, *self._gone)
         self._lives = frozenset((server.name, server.incarnation) for server in self._servers)
+        self._present_lives = frozenset((server.name, server.incarnation) for server in present)
         for collector in self._direct.values():
             collector.forget(names)
         self._lanes.have(self._plans())
@@ -302,7 +303,12 @@ class Monitor:
 
     def _look(self) -> View:
         moment = self._moment()
-        outcomes = [lane.outcome_for(self._lives, moment.monotonic) for lane in self._lanes]
+        now = moment.monotonic
+        # A round that was under way when a server went may still tell of it; only the log of one that has gone counts.
+        outcomes = [
+            lane.outcome_for(self._lives if lane.collector == log.NAME else self._present_lives, now)
+            for lane in self._lanes
+        ]
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
         told = [failure for failure in failures if failure.reason != "starting"]  # which is no news
