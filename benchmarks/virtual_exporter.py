@@ -10,6 +10,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from stallwatch.exposition import Exposition
 from stallwatch.keeping import Keeper
 from stallwatch.lanes import Outcome
 from stallwatch.monitor import Monitor
+from stallwatch.simulation.player import Player
 from stallwatch.simulation.plot import Scenario
 from stallwatch.simulation.virtual import VirtualNode
 from stallwatch.snapshot import Failure, Moment, Server, Snapshot
@@ -35,13 +37,14 @@ from stallwatch.workers import WorkerError, WorkerState
 
 KINDS = {"gpu": GpuReading, "process": ProcessReading, "log": LogReading, "socket": SocketReading}
 FAULTS = (
-    WorkerError("timeout", "no answer in 5 s, at: pid 1", "pid 1"),
-    WorkerError("timeout", "no answer in 5 s, at: gpu 3 nvmlDeviceGetPowerUsage", "gpu 3 nvmlDeviceGetPowerUsage"),
-    WorkerError("worker_died", "the worker ended after 0 bytes of a reply"),
-    WorkerError("backed_off", "2 workers are stuck; the next starts when one ends"),
-    WorkerError("garbage", "worker sent 7 bytes that are no reply to request 1"),
-    b"garbage",
+    ("timeout", "no answer in 5 s, at: pid 1", "pid 1"),
+    ("timeout", "no answer in 5 s, at: gpu 3 nvmlDeviceGetPowerUsage", "gpu 3 nvmlDeviceGetPowerUsage"),
+    ("worker_died", "the worker ended after 0 bytes of a reply"),
+    ("backed_off", "2 workers are stuck; the next starts when one ends"),
+    ("garbage", "worker sent 7 bytes that are no reply to request 1"),
+    (),  # a reply that is none
 )
+LONGEST_LIFE = 2 * 3600.0
 
 
 class Faults(logging.Handler):
@@ -72,15 +75,18 @@ class PlayedWorker:
         if read != "trial" and self._exporter.dice.random() < self._faulty:
             self.restarts += 1
             fault = self._exporter.dice.choice(FAULTS)
-            if isinstance(fault, bytes):
-                return fault
-            raise fault
+            if not fault:
+                return b"garbage"
+            raise WorkerError(*fault)
         snapshot = self._exporter.seen
         reading: Any = None
         if read == "discovery":
             reading = DiscoveryReading(snapshot.moment.monotonic, snapshot.servers)
         elif read in KINDS:
             reading = snapshot.get(KINDS[read])
+        if isinstance(reading, LogReading):  # the played files stay there for ever, and only these are asked for
+            wanted = {target["server"] for target in targets}
+            reading = replace(reading, logs=tuple(one for one in reading.logs if one.server in wanted))
         failures = () if reading else (Failure(read, "unreadable", "it is played so"),)
         return json.dumps({"id": 1, "reading": reading, "failures": failures}, default=fields_of).encode()
 
@@ -150,10 +156,16 @@ class VirtualExporter:
     async def look(self, t: float) -> None:
         """Go to this time of the scenario, look, and scrape."""
         self.seen, self._last = self._node.look(t, t - self._last), t
+        # What the played node remembers of servers that ended for good is not the exporter's.
+        self._node.players = [one for one in self._node.players if not self._is_over(one, t)]
         await self.monitor.tick()
         await asyncio.sleep(0)
         self.states.update(verdict.state for verdict in self.monitor.view.verdicts.values())
         self.exposition.page("text/plain")
+
+    @staticmethod
+    def _is_over(player: Player, t: float) -> bool:
+        return player.state.life > 0 and not player.state.there and t - player.state.began > LONGEST_LIFE
 
     async def restart(self) -> None:
         """End the exporter and begin another one, which goes on with what was kept."""
@@ -161,9 +173,10 @@ class VirtualExporter:
         await self.monitor.close()
         self._begin()
 
-    def series(self) -> int:
-        """Return how many series a scrape has now."""
-        return sum(not line.startswith(b"#") for line in self.exposition.page("text/plain").plain.splitlines())
+    def series(self) -> float:
+        """Return how many series a scrape has now for each server that it tells of."""
+        lines = self.exposition.page("text/plain").plain.splitlines()
+        return sum(not line.startswith(b"#") for line in lines) / max(1, len(self.monitor.view.pasts))
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return the value of the first such sample."""
