@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from stallwatch import __version__
 from stallwatch.config import Config, ConfigError
 from stallwatch.exposition import Exposition
-from stallwatch.journal import setup
+from stallwatch.journal import LoopFaults, setup
 from stallwatch.keeping import Keeper, usual_file
 from stallwatch.monitor import Monitor, start_workers
 from stallwatch.release import USUAL_SECONDS
@@ -88,6 +88,7 @@ def _leave(code: int) -> NoReturn:
 
 async def run(load: Load, file: Path | None) -> Running:
     """Watch and serve until a signal says to end, and return what ran."""
+    asyncio.get_running_loop().set_exception_handler(LoopFaults(logger))
     async with exporting(load, file, prepare=lambda config: setup(config.log.format, config.log.level)) as running:
         try:
             await _told_to_end(running)
