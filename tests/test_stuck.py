@@ -69,6 +69,16 @@ async def timed(exporter):
     return [Scrape(text) for text in texts], sorted(took)
 
 
+async def told_of(exporter, what):
+    """Wait until it is named as what could not be read."""
+
+    async def named():
+        while what not in await exporter.get("/api/v1/status"):
+            await asyncio.sleep(0.05)
+
+    await asyncio.wait_for(named(), 20)
+
+
 async def holds(node, fault, *signals):
     """Assert what is promised while something hangs: scrapes at once, these signals fresh, a quick end.
 
@@ -107,7 +117,7 @@ async def test_a_gpu_worker_in_uninterruptible_sleep(tmp_path, freezing_library,
             await exporter.until(lambda scrape: scrape.value("worker_abandoned", worker="gpu") == 1)
             assert sleeps_in_kernel(worker)
             await exporter.until(lambda scrape: len(scrape.all("gpu_power_watts")) == 7)
-            assert "gpu 3 nvmlDeviceGetPowerUsage" in await exporter.get("/api/v1/status")
+            await told_of(exporter, "gpu 3 nvmlDeviceGetPowerUsage")
             last = await holds(node, "a driver call in D state", *OTHERS)
         assert last.value("worker_abandoned", worker="gpu") == 1
         assert sleeps_in_kernel(worker), "nothing could have ended it"
@@ -134,7 +144,7 @@ async def test_a_command_line_that_blocks(tmp_path, library, frozen_disk):
                 await asyncio.to_thread(until_it_blocks, blocked.pid)
                 await exporter.until(lambda scrape: reasons(scrape, "discovery").get("quarantined"))
                 await node.everything_seen()
-                assert f"pid {blocked.pid}" in await exporter.get("/api/v1/status")
+                await told_of(exporter, f"pid {blocked.pid}")
                 await holds(node, "a command line that blocks", "gpu", *OTHERS)
             finally:
                 frozen_disk.thaw()
@@ -168,7 +178,7 @@ async def test_a_log_on_a_dead_mount(tmp_path, library):
                 missing = ("signal_success", 0)
                 await exporter.until(lambda scrape: scrape.value(missing[0], server="mine", signal="log") == missing[1])
                 await node.seen("gpu", "process", "health")
-                assert str(mount.path) in await exporter.get("/api/v1/status")
+                await told_of(exporter, str(mount.path))
                 await holds(node, "a log on a dead mount", "gpu", "process", "health")
 
 
