@@ -109,7 +109,7 @@ async def test_names_in_the_text_exist(page):
     mentioned = set(re.findall(r"`(stallwatch_[a-z_]+)[`{]", text))
     assert mentioned <= metrics
     flags = {flag.name for flag in FLAGS} | {"--config.check"}
-    dotted = set(re.findall(r"`?(--[a-z-]+\.[a-z-]+)", text))
+    dotted = set(re.findall(r"`?(--[a-z-]+(?:\.[a-z-]+)+)", text))
     assert dotted <= flags
 
 

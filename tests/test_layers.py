@@ -5,12 +5,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values", "keeping"},
+    {"snapshot", "values", "keeping", "aside", "notify"},
     {"http_probe"},
     {"config", "journal"},
     {"node.procfs", "node.inside"},
     {"engines"},
-    {"node", "gpus", "logs", "loads", "heartbeats"},
+    {"node", "gpus", "logs", "loads", "heartbeats", "api_keys"},
     {"discovery"},
     {"collectors"},
     {"child", "trial", "expense"},
@@ -24,7 +24,9 @@ LAYERS = (
     {"monitor"},
     {"serverfamilies", "ownfamilies", "status", "report"},
     {"exposition"},
-    {"web", "settings"},
+    {"settings"},
+    {"gate"},
+    {"web"},
     {"serve", "check"},
     {"simulation", "replay"},
     {"cli"},

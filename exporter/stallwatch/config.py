@@ -20,12 +20,14 @@ from stallwatch.values import (
     GpuIndex,
     HealthPath,
     ListenAddress,
+    MostRequests,
     Port,
     ProbeInterval,
     ProbeTimeout,
     SecretFileName,
     ServerName,
     TelemetryPath,
+    UserId,
     format_duration,
 )
 
@@ -40,6 +42,8 @@ class WebConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listen_address: ListenAddress = ":19847"
     telemetry_path: TelemetryPath = "/metrics"
     enable_lifecycle: bool = False
+    config_file: FileName | None = None
+    max_requests: MostRequests = 40
 
 
 class DiscoveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,6 +176,7 @@ class ServerConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     expected_schedulers: Count | None = None
     gpus: tuple[GpuIndex, ...] | None = None
     api_key_file: SecretFileName | None = None
+    uid: UserId | None = None
     tls: TlsConfig | None = None
     health: ServerHealthConfig | None = None
     end_to_end_probe: EndToEndProbeConfig | None = None
@@ -201,6 +206,7 @@ class EngineSettings:
     timeout: float = 4.0
     api_key_file: str | None = None
     ca_file: str | None = None
+    uid: int | None = None
 
     @property
     def longest(self) -> float:
@@ -217,6 +223,7 @@ class ProbeSettings:
     api_key_file: str | None = None
     ca_file: str | None = None
     end_to_end: float | None = None  # how often a token is asked for, in seconds
+    uid: int | None = None  # whose process may see the key, besides those who can read it anyway
 
     @property
     def longest(self) -> float:
@@ -265,12 +272,13 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         own = server.health.paths if server.health else None
         ca_file = server.tls.ca_file if server.tls else None
         token = server.end_to_end_probe.interval if server.end_to_end_probe else None
-        return ProbeSettings(own or self.health.paths, self.health.timeout, server.api_key_file, ca_file, token)
+        paths = own or self.health.paths
+        return ProbeSettings(paths, self.health.timeout, server.api_key_file, ca_file, token, server.uid)
 
     def engine_of(self, name: str) -> EngineSettings:
         """Return how to read this server's own metrics."""
         keys = self.health_of(name)
-        return EngineSettings(self.engine.timeout, keys.api_key_file, keys.ca_file)
+        return EngineSettings(self.engine.timeout, keys.api_key_file, keys.ca_file, keys.uid)
 
 
 ORDERED = (

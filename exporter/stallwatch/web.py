@@ -8,6 +8,7 @@ from aiohttp import web
 from stallwatch import status
 from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
+from stallwatch.gate.admission import Gate
 from stallwatch.monitor import View
 from stallwatch.report import report
 
@@ -17,6 +18,7 @@ READY_WITHIN = 30.0
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "deny",
     "Referrer-Policy": "no-referrer",
 }
 
@@ -28,6 +30,7 @@ def application(
     exposition: Exposition,
     view: Callable[[], View],
     reload: Callable[[], Awaitable[str | None]],
+    gate: Gate | None = None,
 ) -> web.Application:
     """Return the aiohttp application; `reload` returns None or what is wrong with the configuration."""
 
@@ -60,7 +63,7 @@ def application(
         error = await reload()
         return web.Response(status=400, text=f"{error}\n") if error else web.Response(text="reloaded\n")
 
-    app = web.Application(middlewares=[_secured], client_max_size=64 * 1024)
+    app = web.Application(middlewares=[*([gate.admit] if gate else []), _secured], client_max_size=64 * 1024)
     app.router.add_get(config.telemetry_path, metrics)
     app.router.add_get("/", index)
     app.router.add_get("/api/v1/status", status_json)

@@ -27,6 +27,8 @@ FLAGS = (
     Flag("--web.listen-address", "web.listen_address", "address to listen on; port 0 takes a free one", "ADDRESS"),
     Flag("--web.telemetry-path", "web.telemetry_path", "path of the metrics", "PATH"),
     Flag("--web.enable-lifecycle", "web.enable_lifecycle", "allow POST /-/reload", value=True),
+    Flag("--web.config.file", "web.config_file", "TLS, passwords and headers, as other exporters have them", "FILE"),
+    Flag("--web.max-requests", "web.max_requests", "how many requests are answered at once; 0 for any number", "N"),
     Flag("--interval", "interval", "how often to look at processes and logs, and to judge"),
     Flag("--discovery.interval", "discovery.interval", "how often to look for servers"),
     Flag("--workers.deadline", "workers.deadline", "how long one read may take before its worker is replaced"),
@@ -78,7 +80,7 @@ def given(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 def _default_of(path: str) -> str:
-    if path == FILE_FLAG:
+    if path in (FILE_FLAG, "web.config_file"):
         return ""
     if path == "state.file":
         return f" (default {USUAL_DIRECTORY}/memory.json, or in $STATE_DIRECTORY)"
