@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
     {"snapshot", "values", "keeping", "aside", "notify"},
     {"http_probe"},
-    {"config", "journal"},
+    {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
     {"engines"},
     {"node", "gpus", "logs", "loads", "heartbeats", "api_keys"},

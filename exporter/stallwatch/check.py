@@ -6,19 +6,17 @@ import logging
 import sys
 import textwrap
 import time
-import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from stallwatch.asking import RefusedError, asked
 from stallwatch.config import Config
 from stallwatch.wording import duration
 
 WELL = frozenset({"idle", "busy", "starting", "stopping"})
 DOUBTFUL = frozenset({"slow", "suspect"})
 HUNG = frozenset({"stalled", "dead"})
-ASK_TIMEOUT = 3.0
 WIDTH = 100
 COLUMNS = ("process", "rank", "state", "cpu", "phase")
 
@@ -36,23 +34,18 @@ def check(  # noqa: PLR0913 one argument per flag
 
     With a file to record into it looks itself even where an exporter answers.
     """
-    status = asked(url) if record is None else None
+    status, refusal = None, ""
+    if record is None:
+        try:
+            status = asked(url)
+        except RefusedError as error:
+            refusal = f" to us ({error})"
     if status is None:
         status = asyncio.run(looked(config, seconds, record)) | {"looked_for": seconds}
     servers = [entry for entry in status["servers"] if server in {"", entry["server"]}]
-    text = [json.dumps({**status, "servers": servers})] if as_json else lines(status, servers)
+    text = [json.dumps({**status, "servers": servers})] if as_json else lines(status, servers, refusal)
     sys.stdout.write("\n".join([*text, ""]))
     return exit_code(servers)
-
-
-def asked(url: str) -> dict[str, Any] | None:
-    """Return what the running exporter says, None where none answers there."""
-    try:
-        with urllib.request.urlopen(f"{url}/api/v1/status", timeout=ASK_TIMEOUT) as answer:  # noqa: S310 given by the user
-            status: dict[str, Any] = json.load(answer)
-    except (OSError, HTTPException, ValueError):
-        return None
-    return status if isinstance(status, dict) and "servers" in status else None
 
 
 async def looked(config: Config, seconds: float, record: Path | None = None) -> dict[str, Any]:
@@ -86,12 +79,12 @@ def exit_code(servers: list[dict[str, Any]]) -> int:
     return 0 if verdicts and verdicts <= WELL else 3
 
 
-def lines(status: Mapping[str, Any], servers: list[dict[str, Any]]) -> list[str]:
-    """Return what a person reads."""
+def lines(status: Mapping[str, Any], servers: list[dict[str, Any]], refusal: str = "") -> list[str]:
+    """Return what a person reads; `refusal` says how an exporter answered that tells us nothing."""
     text = []
     if status.get("looked_for"):
         seconds = f"{status['looked_for']:g} s"
-        text.append(f"No exporter answers; this is a look of {seconds}, which cannot know what came before.")
+        text.append(f"No exporter answers{refusal}; this is a look of {seconds}, which cannot know what came before.")
     if not servers:
         text.append("No inference server is seen on this node.")
     for entry in servers:

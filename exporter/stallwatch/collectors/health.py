@@ -6,7 +6,7 @@ before the headers were complete), `invalid` (not HTTP, or a body cut short); `u
 proves that the scheduler answered, `http` where it proves the web process only.
 
 Reasons of failures: the word that discovery gave for a missing address, `no_address`, `address_not_literal`,
-`api_key_unreadable` and `api_key_withheld` (probed without it), `ca_unreadable` and `no_socket` (not probed, and so with
+`api_key_unreadable` and `api_key_withheld` (probed without it), `ca_unreadable` and `no_socket` (not probed, as with
 a key whose port went to another user just then).
 """
 
