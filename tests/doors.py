@@ -9,8 +9,10 @@ from aiohttp import web
 
 from stallwatch.gate.admission import Gate, Policy
 from stallwatch.gate.listener import Listener
+from stallwatch.gate.tls import TlsLoader
+from stallwatch.gate.webfile import Pem, Tls, WebFile
 
-BIG = b"x" * (32 << 20)
+BIG = b"x" * (16 << 20)
 HEADERS = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
 
 
@@ -86,6 +88,17 @@ async def opened(policy=None, most_connections=None, **options):
     finally:
         go_on.set()
         await listener.close()
+
+
+def tls(server, **more):
+    """Return settings with this certificate, written out."""
+    chain = b"".join(blob.bytes() for blob in server.cert_chain_pems).decode()
+    return Tls(Pem(text=chain), Pem(text=server.private_key_pem.bytes().decode()), **more)
+
+
+def policy(settings):
+    """Return the policy of these settings."""
+    return Policy(WebFile(settings), TlsLoader("web.yml").context(settings))
 
 
 def trusting(authority, certificate=None):

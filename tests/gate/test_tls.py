@@ -8,11 +8,10 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from doors import opened, trusting
+from doors import opened, policy, tls, trusting
 from stallwatch.config import ConfigError
-from stallwatch.gate.admission import Policy
 from stallwatch.gate.tls import TlsLoader, has_allowed_name
-from stallwatch.gate.webfile import Pem, Tls, WebFile
+from stallwatch.gate.webfile import Pem, Tls
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +24,6 @@ def authority():
 def server(authority):
     """Return a certificate for the server."""
     return authority.issue_cert("127.0.0.1")
-
-
-def tls(server, **more):
-    """Return settings with this certificate, written out."""
-    chain = b"".join(blob.bytes() for blob in server.cert_chain_pems).decode()
-    return Tls(Pem(text=chain), Pem(text=server.private_key_pem.bytes().decode()), **more)
-
-
-def policy(settings):
-    """Return the policy of these settings."""
-    return Policy(WebFile(settings), TlsLoader("web.yml").context(settings))
 
 
 def verified(authority, client_auth, **more):

@@ -125,6 +125,8 @@ class Gate:
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer a request, or say why not."""
+        if isinstance(request.protocol, Connection):
+            request.protocol.begin()
         refusal = _senseless(request) or self._too_fast() or await self._stranger(request) or self._too_many(request)
         return refusal or await handler(request)
 

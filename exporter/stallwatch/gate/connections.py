@@ -6,8 +6,11 @@ under the same headers, those that aiohttp makes by itself too.
 """
 
 import asyncio
+import fcntl
 import logging
 import ssl
+import sys
+import termios
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -19,6 +22,7 @@ logger = logging.getLogger("stallwatch.web")
 
 PATIENCE = 15.0
 IDLE = 120.0
+POLL = 0.02
 LONGEST_LINE = 8190
 MOST_BYTES = 128 * 1024
 """So much may come in one exchange, with headers, body and all."""
@@ -67,7 +71,7 @@ class Connection(web.RequestHandler):
         self._rules = rules
         self._lost = lost
         self._received = 0
-        self._is_last = self._is_dropped = False
+        self._has_more = self._is_last = self._is_dropped = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, unless the client's certificate is not one of those that may come in."""
@@ -87,11 +91,16 @@ class Connection(web.RequestHandler):
             return
         if not self.asking:
             self.asking, self.since, self._received = True, self._loop.time(), 0
+        self._has_more = True
         self._received += len(data)
         if self._received > MOST_BYTES:
             self.drop()
         else:
             super().data_received(data)
+
+    def begin(self) -> None:
+        """Take note that a whole request is there, and now worked on."""
+        self.asking, self.since, self._has_more = True, self._loop.time(), False
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -104,10 +113,12 @@ class Connection(web.RequestHandler):
         self.sending_since = self._loop.time()
         try:
             sent, is_broken = await super().finish_response(request, resp, start_time)
+            while self.transport is not None and _unsent(self.transport):
+                await asyncio.sleep(POLL)
         finally:
             self.sending_since = None
             self._rules.answered(self)
-        self.asking, self.since = False, self._loop.time()
+        self.asking, self.since, self._received = self._has_more, self._loop.time(), 0
         self.welcome = self.welcome or sent.status < HTTPStatus.BAD_REQUEST
         return sent, is_broken
 
@@ -129,8 +140,7 @@ class Connection(web.RequestHandler):
 
     def is_overdue(self, now: float) -> bool:
         """Say whether it has taken longer than it may for what it does."""
-        unsent = isinstance(self.transport, asyncio.WriteTransport) and self.transport.get_write_buffer_size() > 0
-        return now - self.since > (PATIENCE if self.asking or unsent else IDLE)
+        return now - self.since > (PATIENCE if self.asking else IDLE)
 
     def end(self) -> None:
         """Close it after the exchange that goes on, at once when there is none."""
@@ -145,3 +155,11 @@ class Connection(web.RequestHandler):
             self.transport.abort()
         elif self.begun is not None:
             self.begun.cancel()
+
+
+def _unsent(transport: asyncio.BaseTransport) -> bool:
+    """Say whether the other side has yet to take something; what transports themselves say leaves out a part of it."""
+    handle: int = transport.get_extra_info("socket").fileno()
+    if handle < 0:
+        return False
+    return int.from_bytes(fcntl.ioctl(handle, termios.TIOCOUTQ, bytes(4)), sys.byteorder) > 0
