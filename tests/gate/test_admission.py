@@ -69,7 +69,7 @@ GARBAGE = {
     "many headers": b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 5000 + b"\r\n",
     "a header without a name": b"GET /metrics HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n",
     "two lengths": b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-    "a length and chunks": b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a length and chunks": b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n",
     "a way out": b"GET /../../../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     "an encoded way out": b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     "an encoded slash": b"GET /..%2f..%2fetc%2fpasswd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
@@ -103,12 +103,8 @@ async def test_a_body_is_not_taken():
     async with opened() as door:
         assert answer(await door.say(head + b"Content-Length: 100000000\r\n\r\nx"))[0] == 413
         chunks = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"ffff\r\n" + b"x" * 65535 + b"\r\n"
-        reader, writer = await door.connect()
         with pytest.raises(ConnectionError):
-            for _ in range(10000):
-                writer.write(chunks)
-                await writer.drain()
-        writer.close()
+            await door.say(chunks * 1000)
         unpacked = head + b"Content-Encoding: gzip\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(bomb)
         assert answer(await door.say(unpacked + bomb))[0] == 200
 

@@ -73,10 +73,10 @@ async def test_a_stranger_who_is_refused_counts_as_one_that_got_no_answer():
 async def test_who_never_begins_a_handshake_keeps_nobody_out():
     """Neither do half of one, and plain HTTP on a port that speaks TLS."""
     authority = trustme.CA()
-    async with opened(policy(tls(authority.issue_cert("127.0.0.1"))), most_connections=8) as door:
-        async with crowd(door, 30, b"\x16\x03\x01"):
-            await until(lambda: len(door.listener.connections) == 8)
-            assert (await door.get(context=trusting(authority)))[0] == 200
+    secured = policy(tls(authority.issue_cert("127.0.0.1")))
+    async with opened(secured, most_connections=8) as door, crowd(door, 30, b"\x16\x03\x01"):
+        await until(lambda: len(door.listener.connections) == 8)
+        assert (await door.get(context=trusting(authority)))[0] == 200
 
 
 async def overdue(door, seconds):

@@ -113,7 +113,7 @@ class Connection(web.RequestHandler):
         self.sending_since = self._loop.time()
         try:
             sent, is_broken = await super().finish_response(request, resp, start_time)
-            while self.transport is not None and _unsent(self.transport):
+            while self.transport is not None and _unsent(self.transport):  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(POLL)
         finally:
             self.sending_since = None
@@ -159,7 +159,7 @@ class Connection(web.RequestHandler):
 
 def _unsent(transport: asyncio.BaseTransport) -> bool:
     """Say whether the other side has yet to take something; what transports themselves say leaves out a part of it."""
-    handle: int = transport.get_extra_info("socket").fileno()
-    if handle < 0:
+    one = transport.get_extra_info("socket")
+    if one is None or one.fileno() < 0:  # it is closed
         return False
-    return int.from_bytes(fcntl.ioctl(handle, termios.TIOCOUTQ, bytes(4)), sys.byteorder) > 0
+    return int.from_bytes(fcntl.ioctl(one.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder) > 0

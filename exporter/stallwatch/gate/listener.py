@@ -21,7 +21,7 @@ from stallwatch.gate.connections import PATIENCE, Connection
 from stallwatch.values import split_listen_address
 
 MOST_CONNECTIONS = 256
-BACKLOG = 128
+BACKLOG = 1024
 LOOK_SECONDS = 1.0
 _SHUTDOWN_SECONDS = 0.2  # twice that where a client hangs
 
