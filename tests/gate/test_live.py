@@ -199,7 +199,7 @@ class Loris:
 
 
 async def test_five_hundred_slow_clients_starve_no_scrape():
-    """Each is answered well within a scrape timeout, what is watched stays fresh, and descriptors stay below the bound."""
+    """Each is answered well within a scrape timeout, what is watched stays fresh, descriptors stay bounded."""
     async with ExporterProcess(**QUICK) as exporter:
         before = len(os.listdir(f"/proc/{exporter.process.pid}/fd"))
         with Loris(exporter.port, 500) as loris:
