@@ -81,7 +81,16 @@ def test_metadata_tells_what_it_is_and_what_it_needs(contents):
     assert (told["Name"], told["Version"]) == ("stallwatch", __version__)
     assert (told["License-Expression"], told["Requires-Python"]) == ("Apache-2.0", ">=3.10")
     needed = {re.split(r"[<>=!~ ;\[]", line)[0].lower() for line in told.get_all("Requires-Dist")}
-    assert needed == {"aiohttp", "msgspec", "nvidia-ml-py", "prometheus-client", "psutil", "pyyaml", "watchdog"}
+    assert needed == {
+        "aiohttp",
+        "bcrypt",
+        "msgspec",
+        "nvidia-ml-py",
+        "prometheus-client",
+        "psutil",
+        "pyyaml",
+        "watchdog",
+    }
     assert told["Description-Content-Type"] == "text/markdown"
     assert told.get_payload() == (ROOT / "README.md").read_text()
     assert any(name.endswith("/licenses/LICENSE") for name in contents)

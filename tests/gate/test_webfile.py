@@ -1,8 +1,12 @@
 """Web file: what is taken over of the toolkit's format, and how what is wrong is named."""
 
+import subprocess
+
 import pytest
+import trustme
 
 from stallwatch.config import ConfigError
+from stallwatch.gate.tls import CIPHERS_12, CIPHERS_13, CURVES
 from stallwatch.gate.webfile import Pem, Rate, Tls, WebFile, read_web_file
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
@@ -119,3 +123,26 @@ def test_what_is_wrong_is_named_in_one_line(tmp_path, text):
     assert "\n" not in line
     assert "hunter2" not in line
     assert HASH[7:] not in line
+
+
+def test_the_file_is_one_that_other_exporters_take(tmp_path):
+    """promtool, which has the toolkit's own code, finds nothing wrong with what is right here."""
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "server.crt")
+    certificate.private_key_pem.write_to_path(tmp_path / "server.key")
+    text = f"""
+tls_server_config:
+  cert_file: server.crt
+  key_file: server.key
+  client_auth_type: RequireAndVerifyClientCert
+  client_ca_file: server.crt
+  min_version: TLS12
+  cipher_suites: [{", ".join(CIPHERS_12)}, {", ".join(CIPHERS_13)}]
+  curve_preferences: [{", ".join(CURVES)}]
+http_server_config: {{http2: false, headers: {{X-Frame-Options: sameorigin, X-Content-Type-Options: nosniff}}}}
+basic_auth_users: {{alice: {HASH}}}
+"""
+    path = write(tmp_path, text)
+    assert read_web_file(path).tls.cipher_suites == (*CIPHERS_12, *CIPHERS_13)
+    done = subprocess.run(["promtool", "check", "web-config", path], capture_output=True, text=True, check=False)
+    assert (done.returncode, "SUCCESS" in done.stdout + done.stderr) == (0, True), done.stderr
