@@ -9,13 +9,12 @@ import ssl
 import subprocess
 import sys
 import time
-import urllib.request
 
 import bcrypt
 import pytest
 import trustme
 
-from doors import trusting
+from doors import answer, trusting
 from exporter_process import ExporterProcess
 
 QUICK = {"INTERVAL": "200ms", "DISCOVERY__INTERVAL": "200ms"}
@@ -33,13 +32,25 @@ class Secured(ExporterProcess):
         super().__init__(flags=(f"--web.config.file={file}",), **QUICK)
         self.context, self.password = context, password
 
-    def _get(self, path):
+    async def get(self, path="/metrics"):
+        """Return the text at a path."""
         name = base64.b64encode(f"ann:{self.password}".encode()).decode()
-        request = urllib.request.Request(
-            f"https://127.0.0.1:{self.port}{path}", headers={"Authorization": f"Basic {name}"}
-        )
-        with urllib.request.urlopen(request, timeout=20, context=self.context) as answer:
-            return answer.read().decode()
+        head = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Basic {name}\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.context)
+        writer.write(head.encode())
+        try:
+            status, _, body = answer(await asyncio.wait_for(reader.read(), 20))
+        finally:
+            writer.close()
+        if status != 200:
+            raise OSError(status)
+        return body.decode()
+
+    async def certificate(self, context):
+        """Return the certificate that it shows."""
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+        writer.close()
+        return writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
 
 
 def replace(path, data):
@@ -63,12 +74,6 @@ def web_file(folder, password="right", more=""):
     return folder / "web.yml"
 
 
-def subject(port, context):
-    """Return the certificate that the server shows."""
-    with socket.create_connection(("127.0.0.1", port), 20) as plain, context.wrap_socket(plain) as secure:
-        return secure.getpeercert(binary_form=True)
-
-
 async def test_certificates_and_passwords_change_without_a_restart(tmp_path):
     """New connections get the new certificate; a wrong file keeps the old one and says so; a right one ends that."""
     old, new = trustme.CA(), trustme.CA()
@@ -77,13 +82,13 @@ async def test_certificates_and_passwords_change_without_a_restart(tmp_path):
     file = web_file(tmp_path)
     exporter = Secured(file, trusting(old), "right")
     async with exporter:
-        first = await asyncio.to_thread(subject, exporter.port, trusting(old))
+        first = await exporter.certificate(trusting(old))
         write_certificate(tmp_path / "tls", new)
         exporter.context = trusting(new)
         await exporter.until(lambda scrape: scrape.value("config_last_reload_successful") == 1)
-        assert await asyncio.to_thread(subject, exporter.port, trusting(new)) != first
+        assert await exporter.certificate(trusting(new)) != first
         with pytest.raises(ssl.SSLError):
-            await asyncio.to_thread(subject, exporter.port, trusting(old))
+            await exporter.certificate(trusting(old))
 
         replace(tmp_path / "tls" / "server.key", "no key at all")
         await exporter.until(lambda scrape: scrape.value("config_last_reload_successful") == 0)
@@ -122,6 +127,29 @@ def test_a_wrong_file_refuses_to_start(tmp_path, text, says):
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert f"{file}: " in done.stderr
         assert says.format(tmp_path) in done.stderr
+
+
+async def test_every_answer_of_the_exporter_is_dressed():
+    """Pages and refusals carry the security headers, none tells a version, and no path leads out."""
+    async with ExporterProcess(flags=("--web.max-requests=3",), **QUICK) as exporter:
+        for line, expected in {
+            "GET /metrics": 200,
+            "HEAD /": 200,
+            "GET /static/../../../etc/passwd": 404,
+            "POST /": 405,
+            "POST /-/reload": 403,
+            "GET http://other/metrics": 400,
+            "GET": 400,
+        }.items():
+            reader, writer = await asyncio.open_connection("127.0.0.1", exporter.port)
+            writer.write(f"{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            status, headers, _ = answer(await asyncio.wait_for(reader.read(), 20))
+            writer.close()
+            assert status == expected, line
+            assert headers["content-security-policy"].startswith("default-src 'none'"), line
+            assert (headers["x-content-type-options"], headers["server"]) == ("nosniff", "stallwatch")
+        assert await exporter.stop() < 2
+    assert "Traceback" not in exporter.log, exporter.log
 
 
 async def test_the_end_does_not_wait_for_a_password(tmp_path):
