@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_PORT ?= 19847
 REAL_SGLANG ?= .cache/real-sglang
+# Most tests wait for other processes more than they compute; those of one file run one after another.
+PARALLEL ?= -n 3 --dist loadfile
 SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
-.PHONY: demo run test test-real test-all lint picture clean
+.PHONY: demo run test test-real test-all lint dashboards dashboard-pictures picture reference clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo $(SCENARIO) --port $(DEMO_PORT)
@@ -16,7 +18,7 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.dev
 	tests/system_packages.sh
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # Beside a real SGLang on the CPU: x86-64, Python 3.11, 3 GB and some minutes to install, eight to run.
 test-real: $(VENV)/.dev $(SGLANG_MODEL)
@@ -24,7 +26,7 @@ test-real: $(VENV)/.dev $(SGLANG_MODEL)
 
 test-all: $(VENV)/.dev $(SGLANG_MODEL)
 	tests/system_packages.sh
-	REAL_SGLANG=$(REAL_SGLANG) $(BIN)/python -m pytest -m ""
+	REAL_SGLANG=$(REAL_SGLANG) $(BIN)/python -m pytest $(PARALLEL) -m ""
 
 $(SGLANG_MODEL):
 	tests/real/install_sglang.sh $(REAL_SGLANG)
@@ -34,8 +36,20 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+dashboards: $(VENV)/.dev
+	$(BIN)/python grafana/build.py
+
+# Plays a small fleet for three minutes and draws each dashboard: Node 20, Chromium, Prometheus and 500 MB from npm.
+dashboard-pictures: $(VENV)/.dev
+	cd grafana/preview && npm ci && npm run check && npm run build
+	$(BIN)/python grafana/preview/pictures.py docs
+
 picture: $(VENV)/.dev
 	$(BIN)/python docs/make_demo_picture.py docs/demo.svg
+
+# The tables in docs/ that are written from the code.
+reference: $(VENV)/.dev
+	$(BIN)/python docs/make_reference.py
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)

@@ -9,14 +9,25 @@ import subprocess
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "nvml" / "fake_nvml.c"
+# A call into the driver takes no notice of SIGTERM.
+DEAF = """
+#include <errno.h>
+#include <time.h>
+static int deaf(struct timespec *pause) { while (nanosleep(pause, pause) == -1 && errno == EINTR) {} return 0; }
+#define nanosleep(pause, rest) deaf(pause)
+"""
 
 
-def build(directory: Path) -> Path:
-    """Compile libnvidia-ml.so.1 into the directory, once, and return the directory for LD_LIBRARY_PATH."""
-    library = directory / "libnvidia-ml.so.1"
+def build(directory: Path, header: str = "") -> Path:
+    """Compile libnvidia-ml.so.1 into the directory, once, and return the directory for LD_LIBRARY_PATH.
+
+    `header` is C that is put before it, to change how it behaves.
+    """
+    library, included = directory / "libnvidia-ml.so.1", directory / "before.h"
     if not library.exists():
+        included.write_text(header)
         options = ["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-        subprocess.run(["gcc", *options, "-o", str(library), str(SOURCE)], check=True)
+        subprocess.run(["gcc", *options, "-include", str(included), "-o", str(library), str(SOURCE)], check=True)
     return directory
 
 

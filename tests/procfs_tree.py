@@ -57,7 +57,7 @@ class ProcTree:
         (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in argv))
         (folder / "environ").write_bytes(b"".join(word.encode() + b"\0" for word in environ))
         (folder / "cgroup").write_text(cgroup)
-        (folder / "status").write_text(f"Name:\tx\nPid:\t{pid}\nNSpid:\t{pid}\t7\nThreads:\t1\n")
+        (folder / "status").write_text(f"Name:\tx\nPid:\t{pid}\nNSpid:\t{pid}\t7\nThreads:\t1\n{self._ids()}")
         links = {"root": root, "cwd": cwd, "exe": exe, "ns/net": network, "net": self.root / "networks" / network}
         for name, target in links.items():
             self._link(f"{pid}/{name}", target)
@@ -123,6 +123,13 @@ class ProcTree:
             (folder / table).write_text(TCP_HEADER + "".join((*lines, connection)))
         (folder / "fib_trie").write_text(ROUTES)
         (folder / "if_inet6").write_text("fd000000000000000000000000000005 02 40 00 80     eth0\n")
+
+    def _ids(self):
+        own = [
+            f"{name}:\t{number}\t{number}\t{number}\t{number}\n"
+            for name, number in (("Uid", os.getuid()), ("Gid", os.getgid()))
+        ]
+        return "".join((*own, "Groups:\t\n"))
 
     def _stat(self, pid, comm, state, ppid, pgrp, session, start):  # noqa: PLR0917  (the fields of the file)
         middle, ticks = "0 -1 4194560 1 0 0 0 5 6 0 0 20 0 1 0", round(start * TICKS_PER_SECOND)

@@ -24,6 +24,7 @@ def reader(options, note):
     actions = {
         "answer": lambda _target: None,
         "hang": lambda _target: time.sleep(3600),
+        "nap": lambda _target: time.sleep(0.8),
         "ignore": _ignore_the_end,
         "die": lambda _target: os.kill(os.getpid(), signal.SIGKILL),
         "print": lambda _target: print("a library says hello"),

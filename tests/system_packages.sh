@@ -7,8 +7,13 @@ need gcc gcc
 need promtool prometheus
 need amtool prometheus-alertmanager
 need curl curl
+need wget wget
+need docker-compose docker-compose
+need systemd-analyze systemd
 need unshare util-linux
+need chromium chromium
 [ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
+[ -e /usr/share/fonts/truetype/dejavu ] || missing="$missing fonts-dejavu-core"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   apt-get update -qq

@@ -12,11 +12,11 @@ import pytest
 from stallwatch.replay import play
 from stallwatch.simulation.replay import wrong_alerts
 from stallwatch.simulation.rulesplay import SCRAPE, alert_changes
-from stallwatch.simulation.scenario import load_scenario
+from stallwatch.simulation.scenario import SHIPPED, load_scenario
 
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "alerts" / "rules"
-SCENARIOS = sorted((ROOT / "scenarios").glob("*.yml"))
+SCENARIOS = sorted(SHIPPED.glob("*.yml"))
 SHORT_SECONDS = 20 * 60
 RAW = frozenset({"InferenceServerSilent", "InferenceServerStartupStuck"})
 MAY_DIFFER = {
@@ -64,7 +64,7 @@ def well_for_long(looks):
 
 def test_a_verdict_that_pages_is_paged():
     """The alert on the verdict follows it within one scrape and one evaluation, and ends after it."""
-    scenario = load_scenario(ROOT / "scenarios" / "cold_deadlock_after_weights.yml")
+    scenario = load_scenario(SHIPPED / "cold_deadlock_after_weights.yml")
     looks = list(play(scenario))
     stalled = next(look.t for look in looks if look.verdicts["sglang:30000"].state == "stalled")
     changes = alert_changes(scenario, looks, RULES)

@@ -3,20 +3,15 @@
 import copy
 import json
 import queue
-import socket
 import subprocess
 import threading
-import time
-import urllib.error
-import urllib.request
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
-CONFIG = Path(__file__).parents[1] / "alerts" / "alertmanager.yml"
+from alertmanager_process import CONFIG, alert, running
 
 
 def amtool(*arguments):
@@ -28,69 +23,6 @@ def amtool(*arguments):
 def route(receiver, *labels):
     """Assert where an alert with these labels goes."""
     amtool("config", "routes", "test", f"--config.file={CONFIG}", f"--verify.receivers={receiver}", *labels)
-
-
-def alert(name, severity, server="sglang:30000", instance="gpu-node-1", **labels):
-    """Build the labels of an alert; None leaves a label out."""
-    every = {
-        "alertname": name,
-        "severity": severity,
-        "server": server,
-        "instance": instance,
-        "job": "stallwatch",
-        **labels,
-    }
-    return {key: value for key, value in every.items() if value is not None}
-
-
-class Alertmanager:
-    """A running Alertmanager with the shipped configuration."""
-
-    def __init__(self, port):
-        self.url = f"http://127.0.0.1:{port}"
-
-    def ask(self, path, body=None):
-        """Return the decoded answer to a GET, or to a POST where there is a body; a plain text counts as empty."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            text = answer.read()
-        return json.loads(text) if text.startswith((b"[", b"{")) else []
-
-    def inhibited(self, *alerts):
-        """Fire the alerts and return which of them are inhibited, by position."""
-        # The pair that is known to be inhibited is sent last: once it is, so is all before it.
-        guard = [alert(name, "critical", "guard") for name in ("InferenceServerStartupStuck", "InferenceServerSilent")]
-        self.ask("/api/v2/alerts", [{"labels": labels} for labels in (*alerts, *guard)])
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            muted = [each["labels"] for each in self.ask("/api/v2/alerts") if each["status"]["inhibitedBy"]]
-            if guard[1] in muted:
-                return {position for position, labels in enumerate(alerts) if labels in muted}
-            time.sleep(0.05)
-        pytest.fail("Alertmanager inhibits nothing")
-
-
-@contextmanager
-def running(config, folder):
-    """Run Alertmanager with a configuration on a free port until the block ends."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = ["prometheus-alertmanager", f"--config.file={config}", f"--storage.path={folder / 'data'}"]
-    command += [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
-    with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        manager = Alertmanager(port)
-        try:
-            for _ in range(400):
-                try:
-                    manager.ask("/-/ready")
-                    break
-                except urllib.error.URLError:
-                    assert process.poll() is None, (folder / "log").read_text()
-                    time.sleep(0.05)
-            yield manager
-        finally:
-            process.kill()
 
 
 class Pager(ThreadingHTTPServer):
@@ -181,7 +113,11 @@ def test_secrets_stay_in_files():
     kinds = [entries for receiver in receivers for entries in receiver.values() if isinstance(entries, list)]
     keys = {key for entries in kinds for entry in entries for key in entry}
     assert {"routing_key_file", "api_url_file"} <= keys
-    assert not keys & {"routing_key", "service_key", "api_url", "url"}
+    assert not keys & {"routing_key", "service_key", "api_url"}
+    addresses = [urlsplit(entry["url"]) for entries in kinds for entry in entries if "url" in entry]
+    assert [(where.hostname, where.path, where.query, where.username) for where in addresses] == [
+        ("127.0.0.1", "/", "", None)
+    ]
 
 
 def test_only_critical_alerts_page():

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stallwatch.gpus.xids import ASKS_RECOVERY, CRITICAL
+
 ROOT = Path(__file__).parents[1]
 ALERTS = ROOT / "alerts"
 RULES = sorted((ALERTS / "rules").glob("*.yml"))
@@ -21,6 +23,7 @@ METRICS = {
     "stallwatch_config_last_reload_successful",
     "stallwatch_gpu_lost",
     "stallwatch_gpu_recovery_action",
+    "stallwatch_gpu_xid_last_timestamp_seconds",
     "stallwatch_health_result",
     "stallwatch_health_success",
     "stallwatch_log_last_progress_timestamp_seconds",
@@ -209,3 +212,14 @@ def test_records_stand_in_the_group_that_uses_them():
             recorded = {rule["record"] for rule in group["rules"] if "record" in rule}
             asked = {name for rule in group["rules"] for name in re.findall(r"[a-z_]+:[a-z_]+", rule["expr"])}
             assert asked <= recorded
+
+
+def test_the_xids_that_page_are_those_that_are_judged():
+    """The rule names the critical ones but that which the recovery action says better, its description all of them."""
+    (rule,) = (rule for rule in alerts() if rule["alert"] == "InferenceGPUFault")
+    for text, wanted in (
+        (rule["expr"], CRITICAL.keys() - {ASKS_RECOVERY}),
+        (rule["annotations"]["description"], CRITICAL.keys()),
+    ):
+        (named,) = re.findall(r"xid=~[\"']([0-9|]+)[\"']", text)
+        assert {int(code) for code in named.split("|")} == set(wanted)

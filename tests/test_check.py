@@ -160,7 +160,29 @@ async def test_without_an_exporter_it_looks_itself(played):
     assert code in {0, 1, 3}  # a young start; whether it moves depends on this machine
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"null", b'{"status": "ok"}'])
+NO_ANSWERS = [
+    b"",
+    b"<html>",
+    b"[]",
+    b"null",
+    b'{"status": "ok"}',
+    b'{"time": 1, "servers": [1]}',
+    b'{"time": 1, "servers": [{"server": "x", "verdict": "idle"}]}',
+    b"[" * 100_000,
+]
+
+
+def test_what_a_terminal_would_obey_is_not_printed():
+    """Whoever answers on that port, or names a process, moves no cursor and forges no line."""
+    evil = "\x1b[2J\nsglang:1: IDLE\r"
+    rank = dict.fromkeys(("process", "rank", "state", "phase"), evil) | {"cpu_cores": None}
+    entry = STALLED | {"server": evil, "signature": evil, "reason": evil, "missing": [evil], "ranks": [rank]}
+    text = lines({"time": NOW}, [entry])
+    assert all(line.isprintable() for line in text)
+    assert not any(line.startswith("sglang:1") for line in text)
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS)
 async def test_what_is_no_exporter_is_no_answer(body, capsys):
     """Another program on that port does not make the command fail: it looks itself."""
     async with answering(body) as url:

@@ -1,116 +1,163 @@
-"""The documentation says what the code does: every metric, every setting, every file it names."""
+"""The documentation says what the code does: its tables, its numbers, its examples, its links."""
 
-import importlib
-import pkgutil
+import io
 import re
-from dataclasses import replace
-from pathlib import Path
+import shlex
+from contextlib import redirect_stderr
 
 import pytest
 import yaml
 
-from stallwatch import collectors
-from stallwatch.config import Config, Limits, ServerConfig
-from stallwatch.expense import own_expense
-from stallwatch.exposition import build_families
+from documents import FENCE, PACKAGE, PAGES, REFERENCE, ROOT, blocks, families, name_of, rules_of, sessions
+from stallwatch.cli import _parser
+from stallwatch.config import Config, Limits
+from stallwatch.exposition import Exposition
 from stallwatch.monitor import Monitor, start_workers
-from stallwatch.ownfamilies import own_families
-from stallwatch.serverfamilies import server_families
-from stallwatch.settings.flags import FLAGS
-from stallwatch.settings.sources import _paths, load
-from stallwatch.values import format_duration
+from stallwatch.settings.sources import load
+from stallwatch.simulation.replay import replay
+from stallwatch.values import parse_duration
+from stallwatch.verdict import RULES, SIGNATURES, VERDICTS
 
-ROOT = Path(__file__).parents[1]
-ROW = re.compile(r"^\| `([^`]+)` \| (.*?) \| (.*) \|$", re.MULTILINE)
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+LIMIT = re.compile(r"(?P<number>[0-9]+) (?P<unit>s|min|h) \(`limits\.(?P<name>\w+)`")
+LIMIT_FIRST = re.compile(r"`limits\.(?P<name>\w+)`, (?P<number>[0-9]+) (?P<unit>s|min|h)\b")
+FOREIGN_YAML = {"services", "scrape_configs", "rule_files", "alerting", "route", "groups", "apiVersion", "global"}
+"""What the YAML of others begins with: compose, Prometheus, Alertmanager, Kubernetes."""
 
-
-def families():
-    """Return every family that the exporter can publish; what a family is does not depend on what was read."""
-    config = Config()
-    view = replace(Monitor(config, start_workers(config)).view, expense=own_expense())
-    modules = (
-        importlib.import_module(f"stallwatch.collectors.{m.name}") for m in pkgutil.iter_modules(collectors.__path__)
-    )
-    found = [family for module in modules for family in module.families([], view.snapshot.moment)]
-    return [*found, *server_families(view), *own_families(view, reloaded=True), *build_families()]
+pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
-def rows(page):
-    """Return the rows of all tables of a page that begin with a name in code style."""
-    return ROW.findall((ROOT / "docs" / page).read_text())
+@pytest.mark.parametrize("page", DOCS, ids=name_of)
+def test_the_tables_are_those_of_the_code(page):
+    """What `make reference` would write is what stands there."""
+    assert REFERENCE["rewritten"](page.read_text()) == page.read_text(), "run: make reference"
 
 
-async def test_every_metric_is_described_with_its_type_and_labels():
-    """docs/metrics.md lists exactly what can be published."""
-    documented = [
-        (name, kind, meaning)
-        for name, kind, meaning in rows("metrics.md")
-        if name.startswith(("stallwatch_", "process_"))
-    ]
-    stated = {name: (kind, tuple(re.findall(r"`(\w+)`", rest.partition("|")[0]))) for name, kind, rest in documented}
-    assert len(stated) == len(documented)
-    assert stated == {family.name: (family.kind, family.labels) for family in families()}
+def test_every_table_of_the_code_is_on_one_page():
+    """Each is written somewhere, once; a group of metrics that is new is told of too."""
+    begun = [name for page in DOCS for name in re.findall(r"<!-- begin ([a-z ]+) -->", page.read_text())]
+    assert sorted(begun) == sorted(REFERENCE["TABLES"])
 
 
-def test_every_setting_is_described_with_its_default():
-    """docs/configuration.md lists exactly the keys that can be set, each with the default that it has."""
-    stated = {key: default for key, default, _ in rows("configuration.md") if not key.startswith("servers[]")}
-    defaults = {path: f"`{default_of(path)}`" for path in _paths(Config)}
-    assert stated == {**defaults, "servers": "none", "limits": "below"}
+async def test_every_name_on_a_page_is_told_of():
+    """What a running exporter publishes stands in the reference: no family comes with a reading only."""
+    monitor = Monitor(Config(), start_workers(Config()))
+    try:
+        while not monitor.view.lanes:
+            await monitor.tick()
+    finally:
+        await monitor.close()
+    page = Exposition(monitor.view).page("text/plain").plain.decode()
+    told = {family.name for family in families()}
+    assert set(re.findall(r"^([a-z_]+)[{ ]", page, re.MULTILINE)) <= told
 
 
-def default_of(path):
-    """Return the default of a key as it is written in a file."""
-    found = Config()
-    for key in path.split("."):
-        found = getattr(found, key)
-    if isinstance(found, float):
-        return format_duration(found)
-    return ",".join(found) if isinstance(found, tuple) else str(found).lower() if isinstance(found, bool) else found
+def rows(page, first):
+    """Return the first words of the rows of a table, found by the heading of its first column."""
+    table = re.search(rf"^\| {first} \|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE)
+    return [name for line in table[1].splitlines() for name in re.findall(r"`(\w+)`", line.split(" | ")[0])]
 
 
-def test_every_setting_of_a_server_is_described():
-    """What can be said of one server stands there too."""
-    stated = {key.removeprefix("servers[].") for key, *_ in rows("configuration.md") if key.startswith("servers[].")}
-    assert {key.partition(".")[0] for key in stated} == set(ServerConfig.__struct_fields__)
+def test_every_verdict_and_signature_is_explained():
+    """What can be said of a server stands on the page that tells how it is decided, and in the README."""
+    decides = ROOT / "docs" / "decides.md"
+    assert sorted(rows(decides, "verdict")) == sorted(VERDICTS)
+    assert rows(decides, "signature") == list(SIGNATURES)
+    assert sorted(rows(ROOT / "README.md", "verdict")) == sorted(VERDICTS)
 
 
-def test_the_example_configuration_can_be_used(tmp_path):
-    """Whoever copies it gets what it says."""
-    text = (ROOT / "docs" / "configuration.md").read_text()
-    example = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[-1]
+def test_the_order_of_decision_has_as_many_steps_as_rules():
+    """And one more for what no rule decides."""
+    steps = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "decides.md").read_text(), re.MULTILINE)
+    assert steps == [str(number) for number in range(1, len(RULES) + 2)]
+
+
+@pages
+def test_limits_are_stated_as_they_are(page):
+    """Where a page gives the time of a limit beside its name, it is the default."""
+    stated = [*LIMIT.finditer(page.read_text()), *LIMIT_FIRST.finditer(page.read_text())]
+    units = {"s": 1, "min": 60, "h": 3600}
+    wrong = {m["name"]: m[0] for m in stated if int(m["number"]) * units[m["unit"]] != getattr(Limits(), m["name"])}
+    assert wrong == {}
+
+
+def test_how_long_it_waits_is_told_of_every_limit_that_a_verdict_waits_for():
+    """Those that are no budget of a phase, each with its number and its reason."""
+    text = (ROOT / "docs" / "decides.md").read_text()
+    told = {match["name"] for match in LIMIT.finditer(text)} | set(re.findall(r"\| `limits\.(\w+)` \|", text))
+    assert told >= set(Limits.__struct_fields__) - {"evidence", "stopping"}
+
+
+def test_intervals_are_stated_as_they_are():
+    """The promise of how soon a hang is called names the intervals that hold."""
+    config, text = Config(), " ".join((ROOT / "docs" / "decides.md").read_text().split())
+    said = f"one sampling interval ({config.interval:g} s)"
+    assert said in text
+    assert f"one probe interval ({config.health.interval:g} s) and its timeout ({config.health.timeout:g} s)" in text
+
+
+@pages
+def test_settings_in_examples_can_be_used(page, tmp_path):
+    """Whoever copies a configuration gets one that is read without complaint."""
     path = tmp_path / "stallwatch.yml"
-    path.write_text(example)
-    config = load({"config.file": str(path)}, {})
-    assert [server.name for server in config.servers] == [
-        server["name"] for server in yaml.safe_load(example)["servers"]
-    ]
-    assert config.limits_of("kimi").start_without_movement == 8 * 60 != Limits().start_without_movement
+    for block in blocks(page, "yaml"):
+        if not yaml.safe_load(block).keys() & FOREIGN_YAML:
+            path.write_text(block)
+            assert load({"config.file": str(path)}, {}).file == path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_example_of_a_server_overrides_a_limit():
+    """A limit of one server wins over that for all."""
+    example = yaml.safe_load(blocks(ROOT / "docs" / "configuration.md", "yaml")[-1])
+    own = {server["name"]: server.get("limits", {}) for server in example["servers"]}["kimi"]
+    assert parse_duration(own["start_without_movement"]) != Limits().start_without_movement
+
+
+@pages
+def test_what_replay_prints_is_what_stands_there(page):
+    """Its output in a page is its output, lines wrapped for the page or not."""
+    for line, printed in sessions(page):
+        words = shlex.split(line, comments=True)
+        if words[:2] == ["stallwatch", "replay"] and printed:
+            options = vars(_parser().parse_args(words[1:]))
+            out, err = io.StringIO(), io.StringIO()
+            with redirect_stderr(err):
+                replay(**{key: value for key, value in options.items() if key != "command"}, out=out)
+            assert printed.split() == f"{out.getvalue()}{err.getvalue()}".split()
+
+
+@pages
 def test_links_lead_somewhere(page):
     """Every relative link of a page leads to a file of the repository, and every `#` to a heading."""
-    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", FENCE.sub("", page.read_text())):
         file = page.parent / target if target else page
         assert file.exists(), target
-        headings = [
-            line.lstrip("# ").lower().replace(" ", "-") for line in file.read_text().splitlines() if line[:1] == "#"
-        ]
-        assert not anchor or anchor in headings, anchor
+        assert not anchor or anchor in headings(file), anchor
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-async def test_names_in_the_text_exist(page):
-    """A metric, limit or flag that a page mentions is one that there is."""
-    text = page.read_text()
-    metrics = {family.name for family in families()}
-    mentioned = set(re.findall(r"`(stallwatch_[a-z_]+)[`{]", text))
-    assert mentioned <= metrics
-    flags = {flag.name for flag in FLAGS} | {"--config.check"}
-    dotted = set(re.findall(r"`?(--[a-z-]+(?:\.[a-z-]+)+)", text))
-    assert dotted <= flags
+def headings(file):
+    """Return the anchors of the headings of a page, as they are made of their text."""
+    lines = re.findall(r"^#+ (.*)$", FENCE.sub("", file.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name_of)
+def test_every_page_can_be_reached_and_leads_on(page):
+    """Another page links to it, and it links to another."""
+    others = [other for other in PAGES if other != page and "runbooks" not in other.parts]
+    assert any(f"{page.name}" in other.read_text() for other in others)
+    assert re.search(r"\]\([\w./]+\.md", page.read_text())
+
+
+def test_every_part_of_the_package_has_its_place_in_the_architecture():
+    """The table says of every module and folder what it is there for."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    parts = [path for path in PACKAGE.iterdir() if not path.name.startswith("_") and path.name != "py.typed"]
+    assert [
+        path.name
+        for path in parts
+        if f"`{path.name}{'/' * path.is_dir()}`" not in text.replace("exporter/stallwatch/", "")
+    ] == []
 
 
 def test_every_alert_is_in_the_readme_with_its_severity():
@@ -125,9 +172,3 @@ def test_every_alert_is_in_the_readme_with_its_severity():
             stated[name] = severity
             assert target == f"alerts/runbooks/{name}.md"
     assert stated == alerts
-
-
-def rules_of(path):
-    """Return the alerting rules of a file."""
-    groups = yaml.safe_load(path.read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"] if "alert" in rule]

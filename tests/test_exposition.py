@@ -9,8 +9,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
+from stallwatch.collectors.engine import EngineRank, EngineReading
 from stallwatch.config import Limits
-from stallwatch.exposition import Exposition, metric
+from stallwatch.exposition import MOST_SERIES, Exposition, bounded, metric
 from stallwatch.history import History
 from stallwatch.lanes import LaneState
 from stallwatch.monitor import View
@@ -154,6 +155,27 @@ def test_a_sample_that_is_there_twice_is_stated_once():
     """A duplicate never fails a scrape."""
     family = Family("stallwatch_x", "X.", "gauge", ("a",), ((("1",), 1.0), (("1",), 2.0)))
     assert [sample.value for sample in metric(family).samples] == [1.0]
+
+
+def test_one_collector_states_only_so_many_series():
+    """The rest is left out, whole families later on too, and counted."""
+    samples = tuple(((str(number),), 1.0) for number in range(6))
+    kept, dropped = bounded([Family(name, "X.", "gauge", ("a",), samples) for name in "xyz"], 8)
+    assert ([len(family.samples) for family in kept], dropped) == ([6, 2, 0], 10)
+
+
+def test_what_is_left_out_is_counted_and_logged_once(caplog):
+    """A server of thousands of ranks leaves the other collectors whole."""
+    ranks = tuple(EngineRank(str(number), 1.0, 1.0) for number in range(20_000))
+    exposition = Exposition(a_view(readings=(health(100.0), EngineReading(100.0, NAME, ranks))))
+    for now in (100.0, 101.0):
+        view = a_view(now, readings=(health(now), EngineReading(now, NAME, ranks)))
+        exposition.publish(view)
+        text = exposition.page("text/plain").plain.decode()
+        assert text.count("\nstallwatch_engine_") == MOST_SERIES
+        assert "stallwatch_health_success{" in text
+    assert 'stallwatch_collector_dropped_total{collector="engine"} 30000.0' in text
+    assert [record.getMessage() for record in caplog.records] == ["too many series"]
 
 
 def test_unchanged_readings_are_not_rendered_again():

@@ -4,147 +4,17 @@ import asyncio
 import os
 import signal
 import socket
-import statistics
-import subprocess
-import time
-from itertools import count
 
 import pytest
 
-from exporter_process import ExporterProcess, Scrape
-from nvml_library import SOURCE, environment
-from stallwatch.simulation.pager import free_port
-from stallwatch.simulation.played import PlayedGpus, PlayedServer
-
-RANKS = ("sglang::scheduler_TP0", "sglang::scheduler_TP1")
-FAST = {
-    "INTERVAL": "250ms",
-    "GPU__INTERVAL": "500ms",
-    "DISCOVERY__INTERVAL": "500ms",
-    "HEALTH__INTERVAL": "1s",
-    "HEALTH__TIMEOUT": "3s",
-    "WORKERS__DEADLINE": "1s",
-}
-STUCK = "gpu 3 delay nvmlDeviceGetPowerUsage {seconds}"
-# A call into the driver takes no notice of SIGTERM.
-DEAF = """
-#include <errno.h>
-#include <time.h>
-static int deaf(struct timespec *pause) { while (nanosleep(pause, pause) == -1 && errno == EINTR) {} return 0; }
-#define nanosleep(pause, rest) deaf(pause)
-"""
-
-
-@pytest.fixture(scope="session")
-def deaf_library(tmp_path_factory):
-    """Compile a stand-in for the driver's library whose delays no signal cuts short."""
-    directory = tmp_path_factory.mktemp("nvml")
-    header = directory / "deaf.h"
-    header.write_text(DEAF)
-    options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-include", str(header)]
-    subprocess.run(["gcc", *options, "-o", str(directory / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
-    return directory
-
-
-class Node:
-    """A played node of eight GPUs, a server of two ranks that answers probes, and the exporter that watches it."""
-
-    def __init__(self, directory, library):
-        self.port = free_port()
-        self.name = f"sglang:{self.port}"
-        self.gpus = PlayedGpus(directory / "gpus", 8)
-        self.exporter = ExporterProcess(environment(library, self.gpus.path), **FAST)
-        self.server = None
-        self.pids = {}
-        self._directory = directory
-        self._lives = count()
-
-    async def start(self, *, ready=True, listen=True):
-        """Start the server, or start it again."""
-        arguments = ["--model-path", "/models/m", "--tp-size", "2", "--port", str(self.port)]
-        self.server = PlayedServer(self._directory / f"life{next(self._lives)}", arguments)
-        await self.server.start()
-        self.pids = await self.server.spawn(*RANKS)
-        self.gpus.hold(self.pids[title] for title in RANKS)
-        if ready:
-            await self.server.log("[2026-01-01 00:00:00] The server is fired up and ready to roll!")
-        if listen:
-            await self.server.tell(listen=self.port)
-
-    def driver(self, *statements):
-        """Have the driver play these statements on top of what it plays."""
-        text = "\n".join((self.gpus.path.read_text().rstrip(), *statements))
-        part = self.gpus.path.with_suffix(".part")
-        part.write_text(f"{text}\n")
-        part.replace(self.gpus.path)
-
-    def kill(self):
-        """Kill all processes of the server at once."""
-        for pid in (self.server.pid, *self.pids.values()):
-            os.kill(pid, signal.SIGKILL)
-
-    def sees(self, scrape, *signals):
-        """Tell whether these signals of the server are there."""
-        return all(scrape.value("signal_success", server=self.name, signal=signal) == 1 for signal in signals)
-
-    async def seen(self, *signals):
-        """Return a scrape in which these signals are there, all four where none is given."""
-        return await self.exporter.until(lambda scrape: self.sees(scrape, *(signals or ("gpu", *OTHERS))))
-
-    async def everything_seen(self):
-        """Return a scrape in which the server is whole."""
-
-        def whole(scrape):
-            ranks = scrape.value("server_processes", server=self.name, role="scheduler")
-            return ranks == 2 and self.sees(scrape, "gpu", *OTHERS)
-
-        return await self.exporter.until(whole)
-
-
-OTHERS = ("process", "log", "health")
+from faulty_node import OTHERS, STUCK, a_node, fresh, gone, reasons, scrapes
 
 
 @pytest.fixture
 async def node(tmp_path, deaf_library):
-    """Have a node and end all its processes."""
-    made = Node(tmp_path, deaf_library)
-    yield made
-    if made.exporter.process and made.exporter.process.returncode is None:
-        await made.exporter.stop(signal.SIGKILL)
-    if made.server:
-        await made.server.stop()
-
-
-async def scrapes(node, fault, times=50):
-    """Scrape again and again, say how long that took, and return the scrapes; none waits for what is stuck."""
-    texts, took = [], []
-    for _ in range(times):
-        begin = time.monotonic()
-        texts.append(await node.exporter.get())
-        took.append(time.monotonic() - begin)
-        await asyncio.sleep(0.05)
-    took.sort()
-    print(f"{fault}: p50 {statistics.median(took) * 1000:.1f} ms, p99 {took[-max(1, times // 100)] * 1000:.1f} ms")
-    assert took[-1] < 1
-    return [Scrape(text) for text in texts]
-
-
-def fresh(scrapes_):
-    """Tell whether the snapshot advanced while they were taken."""
-    times = [scrape.value("snapshot_timestamp_seconds") for scrape in scrapes_]
-    return times == sorted(times) and len(set(times)) >= 3
-
-
-async def gone(pid):
-    """Wait until a process has gone."""
-    while os.path.exists(f"/proc/{pid}"):
-        await asyncio.sleep(0.05)
-
-
-def reasons(scrape, collector):
-    """Return why rounds of a collector missed something, and how often."""
-    found = scrape.all("collector_failures_total", collector=collector)
-    return {labels["reason"]: value for labels, value in found}
+    """Have a node whose driver is deaf."""
+    async with a_node(tmp_path, deaf_library) as made:
+        yield made
 
 
 async def test_a_gpu_call_that_hangs_costs_that_gpu_alone(node):
@@ -163,7 +33,7 @@ async def test_a_gpu_call_that_hangs_costs_that_gpu_alone(node):
         assert {scrape.value("worker_abandoned", worker="host") for scrape in seen} == {0}
         assert {scrape.value("collector_success", collector="gpu") for scrape in seen} == {0}
         assert reasons(seen[-1], "gpu").keys() >= {"timeout", "quarantined"}
-        assert "quarantined (gpu 3 nvmlDeviceGetPowerUsage" in await exporter.get("/")
+        assert "quarantined (<bdi>gpu 3 nvmlDeviceGetPowerUsage" in await exporter.get("/")
         assert "no answer in 1 s, at: gpu 3 nvmlDeviceGetPowerUsage" in exporter.log
 
 
@@ -214,7 +84,10 @@ async def test_a_log_that_is_no_file(node, tmp_path, kind, reason):
         assert {scrape.value("signal_success", server="mine", signal="log") for scrape in seen} == {0}
         assert all(node.sees(scrape, "process", "health") for scrape in seen)
         assert reason in reasons(seen[-1], "log")
-        assert f"mine: log: {reason}" in await node.exporter.get("/")
+        _, _, page = (await node.exporter.get("/")).partition('data-server="mine"')
+        assert f"<li><b>log</b>: {reason.replace('_', ' ')} (" in page
+        assert "Not read in the last 30 minutes." in page.partition(">Log age</title>")[2].partition("</desc>")[0]
+        assert "Not read in" not in page.partition(">GPU busy</title>")[2].partition("</desc>")[0]
 
 
 async def test_a_log_that_was_deleted(node):
@@ -315,7 +188,7 @@ async def test_a_driver_that_comes_later(node):
         scrape = await exporter.until(lambda scrape: "driver_not_loaded" in reasons(scrape, "gpu"))
         assert scrape.value("collector_success", collector="gpu") == 0
         assert scrape.all("gpu_info") == []
-        assert "gpu: driver_not_loaded" in await exporter.get("/")
+        assert "<b>gpu</b>: driver not loaded" in await exporter.get("/")
         node.gpus.path.write_text(driver)
         await node.start()
         scrape = await node.everything_seen()

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from exporter_process import ExporterProcess
-from nvml_library import build, environment
+from nvml_library import environment
 from stallwatch.simulation.pager import Pager, free_port, programs
 from stallwatch.simulation.played import PlayedGpus, PlayedServer
 
@@ -25,12 +25,6 @@ FAST = {
     "LIMITS__START_WITHOUT_MOVEMENT": "6s",
     "LIMITS__START_WITHOUT_MOVEMENT_PARTIAL": "6s",
 }
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    """Compile the stand-in for the driver's library once."""
-    return build(tmp_path_factory.mktemp("nvml"))
 
 
 class Node:

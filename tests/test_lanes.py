@@ -1,9 +1,10 @@
 """Lanes: when a round begins, what counts of it, how it is told that something is missing."""
 
 import asyncio
+import re
 from dataclasses import dataclass
 
-from stallwatch.lanes import CollectorError, Lane
+from stallwatch.lanes import CollectorError, Lane, Lanes, Plan
 from stallwatch.snapshot import Failure, Reading
 from stallwatch.workers import WorkerError
 
@@ -72,6 +73,22 @@ async def test_a_first_round_that_takes_long_says_so():
     one.cancel()
 
 
+async def test_what_a_reading_left_out_is_counted():
+    """Over all rounds, and for the last one; so is what a lane left out that is wanted no more."""
+    answers = iter([(Look(0.0, dropped=3), ()), (Look(1.0, dropped=4), ()), (Look(2.0), ())])
+    lanes = Lanes()
+    plan = Plan(("log", "a", "1"), 1.0, 5.0, lambda: lambda: gives(next(answers)))
+    lanes.have([plan])
+    (one,) = lanes
+    told = []
+    for now in (0.0, 1.0, 2.0):
+        await round_of(one, now)
+        told.append((one.state(now).dropped, one.state(now).dropping))
+    assert told == [(3, 3), (7, 4), (7, 0)]
+    lanes.have([])
+    assert [(state.collector, state.dropped) for state in lanes.states(3.0)] == [("log", 7)]
+
+
 async def test_a_worker_error_becomes_a_failure_and_is_handed_on():
     """A late worker leaves no reading behind: the last one is not served again."""
     answers = iter([(Look(0.0), ()), WorkerError("timeout", "no answer in 5 s, at: pid 7", "pid 7")])
@@ -84,16 +101,48 @@ async def test_a_worker_error_becomes_a_failure_and_is_handed_on():
 
 
 async def test_any_other_exception_becomes_a_failure():
-    """A fault of ours in a collector is one failure with the reason error, and the next round goes on."""
+    """A fault of ours in a collector is one failure, which does not quote the error, and the next round goes on."""
     answers = iter([ValueError("bad"), CollectorError("garbage", "no reading"), (Look(2.0), ())])
     one = lane(lambda: gives(next(answers)))
     await round_of(one, 0.0)
-    assert one.outcome(0.0)[1] == (Failure("log", "error", "ValueError: bad"),)
+    (failure,) = one.outcome(0.0)[1]
+    assert failure.reason == "error"
+    assert re.fullmatch(r"ValueError at test_lanes\.py:\d+", failure.detail)
     await round_of(one, 1.0)
     assert one.outcome(1.0)[1] == (Failure("log", "garbage", "no reading"),)
     await round_of(one, 2.0)
     assert one.state(2.0).success
     assert one.state(2.0).last_success == 2.0
+
+
+async def test_what_is_harmless_is_neither_success_nor_failure():
+    """No reading, and nothing broken: neither; with a reading beside it, a success; beside a fault, a failure."""
+    harmless, fault = Failure("kernel", "no_permission"), Failure("kernel", "unreadable")
+    for outcome, success in (
+        ((None, (harmless,)), None),
+        ((Look(0.0), (harmless,)), True),
+        ((None, (harmless, fault)), False),
+        ((Look(0.0), (harmless, fault)), False),
+    ):
+        a_lane = lane(lambda outcome=outcome: gives(outcome))
+        await round_of(a_lane, 0.0)
+        assert a_lane.state(0.0).success is success
+
+
+async def test_a_lane_that_begins_anew_has_nothing_left():
+    """What was read is dropped, what is in flight is given up, and the next round is due at once."""
+    a_lane = lane(lambda: gives((Look(1.0), ())), interval=100.0)
+    await round_of(a_lane, 0.0)
+    assert a_lane.outcome(1.0)[0]
+    a_lane.begin_anew()
+    assert a_lane.outcome(1.0) == (None, ())
+    task = a_lane.start(1.0)
+    a_lane.begin_anew()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert a_lane.harvest(1.0) is None
+    await round_of(a_lane, 1.0)
+    assert (a_lane.outcome(1.0)[0], a_lane.counts) == (Look(1.0), {})
 
 
 async def test_what_one_server_does_not_offer_is_no_fault_of_the_collector():

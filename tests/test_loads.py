@@ -127,10 +127,8 @@ def test_only_a_regular_file_of_the_owner_is_read(tmp_path):
     with pytest.raises(ValueError, match="not a regular file of its scheduler"):
         read_loads(path, UID + 1)
     os.symlink(path, tmp_path / "link")
-    with pytest.raises(OSError, match="link"):
-        read_loads(str(tmp_path / "link"), UID)
     os.mkfifo(tmp_path / "pipe")
-    for name in ("pipe", ""):
+    for name in ("link", "pipe", ""):
         with pytest.raises(ValueError, match="not a regular file"):
             read_loads(str(tmp_path / name), UID)
 

@@ -13,6 +13,7 @@ from readings import a_log, a_server, gpus, processes
 from stallwatch import trial
 from stallwatch.child import fields_of
 from stallwatch.collectors.health import HealthReading, Probe
+from stallwatch.collectors.kernel import KernelReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import SocketReading
@@ -146,6 +147,7 @@ class Node:
             "log": logs,
             "process": samples,
             "socket": sockets,
+            "kernel": KernelReading(now),
         }
         self.gpu.answers["gpu"] = gpus(now, count=1)
 
@@ -215,6 +217,7 @@ async def test_one_view_holds_all_of_one_moment(watch):
         "ProcessReading",
         "LogReading",
         "SocketReading",
+        "KernelReading",
         "HealthReading",
     }
     assert view.verdicts[NAME].state == "idle"
@@ -407,7 +410,7 @@ async def test_a_configured_server_is_there_at_once(watch):
 
 async def test_a_collector_can_be_switched_off_and_on(watch):
     """What is switched off has no lane, asks for nothing and keeps no worker; switched on again it is back."""
-    off = CollectorsConfig(gpu=False, health=False, engine=False, socket=False)
+    off = CollectorsConfig(gpu=False, health=False, engine=False, socket=False, kernel=False)
     node = watch(collectors=off)
     view = await node.ticks(3)
     assert node.gpu.asked == node.health.probed == []

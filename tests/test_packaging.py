@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch import __version__
+from stallwatch.shipped import FOLDERS
 
 ROOT = Path(__file__).parents[1]
 BUNDLE = "stallwatch/bundle/"
@@ -62,15 +63,16 @@ def test_nothing_but_the_package_is_shipped(contents):
     """One package with its type marker, no test, no cache, no file of somebody's editor."""
     assert {name.split("/")[0] for name in contents} == {"stallwatch", f"stallwatch-{__version__}.dist-info"}
     package = {name for name in contents if name.startswith("stallwatch/") and not name.startswith(BUNDLE)}
-    sources = (ROOT / "exporter" / "stallwatch").rglob("*.py")
-    expected = {str(path.relative_to(ROOT / "exporter")) for path in sources}
-    assert package == {*expected, "stallwatch/py.typed"}
+    source = ROOT / "exporter" / "stallwatch"
+    files = (*source.rglob("*.py"), *source.glob("scenarios/*.yml"))
+    expected = {str(path.relative_to(ROOT / "exporter")) for path in files}
+    assert package == {*expected, "stallwatch/py.typed", "stallwatch/pages/style.css", "stallwatch/pages/refresh.js"}
 
 
-def test_rules_runbooks_and_scenarios_travel_in_the_wheel(contents):
+def test_rules_and_runbooks_travel_in_the_wheel(contents):
     """They are those of the repository, byte for byte."""
-    files = [path for folder in ("alerts", "scenarios") for path in (ROOT / folder).rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} == {".yml", ".md"}
+    files = [path for folder in FOLDERS for path in files_in(ROOT / folder)]
+    assert {path.suffix for path in files} == {".yml", ".md", ".json", ".tmpl"}
     expected = {f"{BUNDLE}{path.relative_to(ROOT)}": path.read_bytes() for path in files}
     assert {name: content for name, content in contents.items() if name.startswith(BUNDLE)} == expected
 
@@ -84,6 +86,7 @@ def test_metadata_tells_what_it_is_and_what_it_needs(contents):
     assert needed == {
         "aiohttp",
         "bcrypt",
+        "markupsafe",
         "msgspec",
         "nvidia-ml-py",
         "prometheus-client",
@@ -102,10 +105,23 @@ def test_it_runs_from_the_wheel(installed, tmp_path):
     assert run(installed / "stallwatch", "serve", "--config.check", cwd=tmp_path) == "the configuration is good\n"
 
 
-def test_it_finds_its_rules_in_the_wheel(installed, tmp_path):
-    """The demo takes the rules that came with this version."""
-    code = "from stallwatch.simulation.pager import alerts_directory; print(alerts_directory())"
-    folder = Path(run(installed / "python", "-c", code, cwd=tmp_path).strip())
-    assert folder.is_relative_to(installed.parent)
-    assert folder.parts[-3:] == ("stallwatch", "bundle", "alerts")
-    assert (folder / "rules" / "servers.yml").is_file()
+def test_it_finds_what_the_page_needs_in_the_wheel(installed, tmp_path):
+    """Style and script come with this version, and have addresses of their own."""
+    code = "from stallwatch.pages.assets import Assets; print(len(Assets().files['style.css'].body), Assets().version)"
+    size, version = run(installed / "python", "-c", code, cwd=tmp_path).split()
+    assert int(size) == (ROOT / "exporter/stallwatch/pages/style.css").stat().st_size
+    assert len(version) == 12
+
+
+def test_it_writes_out_what_came_with_it(installed, tmp_path):
+    """Rules, runbooks, dashboards and provisioning out of the wheel are those of the repository, byte for byte."""
+    run(installed / "stallwatch", "bundle", "monitoring", cwd=tmp_path)
+    written = {path.relative_to(tmp_path / "monitoring"): path.read_bytes() for path in files_in(tmp_path)}
+    ours = {path.relative_to(ROOT): path.read_bytes() for folder in FOLDERS for path in files_in(ROOT / folder)}
+    assert written == ours
+    assert {path.parts[0] for path in ours} == {"alerts", "grafana"}
+
+
+def files_in(folder):
+    """List the files below a folder."""
+    return [path for path in folder.rglob("*") if path.is_file()]

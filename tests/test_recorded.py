@@ -40,7 +40,7 @@ def log_after(size, tmp_path):
     path.write_bytes(LOG[:size])
     os.utime(path, (ENDED, ENDED))
     read = reader({}, lambda _note: None, lambda: Moment(ENDED, 5000.0, 5000.0))
-    target = {"server": SERVER, "engine": "sglang", "path": str(path), "incarnation": "1", "started": None}
+    target = {"server": SERVER, "engine": "sglang", "path": str(path), "root": "", "incarnation": "1", "started": None}
     reading, failures = read([target], frozenset())
     assert failures == ()
     return reading.logs[0]

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
+from stallwatch.collectors.kernel import Blocked, KernelReading, Xid
 from stallwatch.config import ConfigError
 from stallwatch.recording import line_of, read_recording
 from stallwatch.simulation.replay import replay
@@ -26,7 +27,10 @@ def a_hang(path, seconds=700, step=5):
 def test_a_snapshot_is_read_as_it_was_written(tmp_path):
     """Servers, readings and failures are the same; who holds which GPU is worked out anew."""
     path = tmp_path / "r.jsonl"
-    snapshot = a_snapshot(5.0, gpus(5.0), processes(5.0), a_log(5.0), health(5.0), servers=(a_server(gpus=()),))
+    xid = Xid("0000:10:00", 79, 2, 4.5, 4.5, "0", "GPU-0")
+    kernel = KernelReading(5.0, (xid,), (Blocked(NAME, "scheduler_TP0", 122.0, 4.0),))
+    readings = (gpus(5.0), processes(5.0), a_log(5.0), kernel, health(5.0))
+    snapshot = a_snapshot(5.0, *readings, servers=(a_server(gpus=()),))
     path.write_bytes(line_of(snapshot))
     assert list(read_recording(path)) == [snapshot]
 
@@ -39,6 +43,15 @@ def test_a_recording_is_judged(tmp_path):
     assert said[-1]["verdict"] == "stalled"
     assert said[-1]["signature"] == "cold_deadlock"
     assert 295 <= said[-1]["t"] <= 305
+
+
+def test_other_limits_can_be_tried_on_a_recording(tmp_path):
+    """What was recorded is judged as it would have been with them."""
+    out = io.StringIO()
+    replay(a_hang(tmp_path / "hang.jsonl"), as_json=True, limits=["start_without_movement=2m"], out=out)
+    said = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert said[-1]["verdict"] == "stalled"
+    assert 115 <= said[-1]["t"] <= 125
 
 
 def test_a_line_cut_short_at_the_end_is_left_out(tmp_path):

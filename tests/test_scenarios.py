@@ -1,14 +1,12 @@
 """The scenarios that come with the project: each says what is judged of it, and that is what is judged."""
 
-from pathlib import Path
-
 import pytest
 
 from stallwatch.replay import broken, play
-from stallwatch.simulation.scenario import load_scenario
+from stallwatch.simulation.scenario import SHIPPED, load_scenario
 from stallwatch.verdict import SIGNATURES
 
-FILES = sorted((Path(__file__).parents[1] / "scenarios").glob("*.yml"))
+FILES = sorted(SHIPPED.glob("*.yml"))
 CRITICAL = {
     "InferenceServerSilent",
     "InferenceServerStartupStuck",

@@ -68,7 +68,8 @@ async def serving(exporter):
 async def test_it_serves_its_pages():
     """Metrics, the page for people, health and readiness are served, and the log says where and which version."""
     async with ExporterProcess(**QUICK) as exporter:
-        assert "<h1>Stallwatch" in await exporter.get("/")
+        assert " - Stallwatch</title>" in await exporter.get("/")
+        assert ":root" in await exporter.get("/assets/style.css")
         assert await exporter.get("/-/healthy") == "stallwatch is healthy\n"
         assert await exporter.get("/-/ready") == "stallwatch is ready\n"
         assert f"msg=serving address=127.0.0.1:{exporter.port} version=" in exporter.log
@@ -281,3 +282,26 @@ async def test_without_rights_and_driver_it_says_once_what_is_missing(tmp_path):
             assert "Traceback" not in exporter.log
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /\x1b[31m\r\nts=0 level=error msg=forged HTTP/1.1\r\n\r\n",
+        b"\xff\xfe\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: \x1b[2J\r\nAuthorization: Bearer canary\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: %b\r\n\r\n" % (b"canary" * 5000),
+        b"GET / HTTP/1.1\r\ncanary\r\n\r\n",
+        b"GET http://[::1 HTTP/1.1\r\n\r\n",
+    ],
+)
+async def test_a_client_writes_nothing_into_the_log(request_bytes):
+    """What is no HTTP is refused, and the log has its own lines only."""
+    async with ExporterProcess(LOG__LEVEL="debug", **QUICK) as exporter:
+        reader, writer = await asyncio.open_connection("127.0.0.1", exporter.port)
+        writer.write(request_bytes)
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.0 400")
+        writer.close()
+        await exporter.stop()
+        assert all(line.startswith("ts=") for line in exporter.log.splitlines())
+        assert not any(word in exporter.log for word in ("canary", "forged", "Traceback"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pasts import HOUR, NOW, UNIX, a_past, ago, gpus, moment, probe, ranks, replica, serving, starting
 from readings import a_server
 from stallwatch import wording
-from stallwatch.past import Ending, GpusPast, Past, RankPast, ReplicaPast
+from stallwatch.past import BlockedPast, Ending, GpusPast, Past, RankPast, ReplicaPast, XidPast
 from stallwatch.placement import Holding
 from stallwatch.snapshot import PHASES, Launch, Moment
 from stallwatch.verdict import SIGNATURES, VERDICTS, judge
@@ -203,11 +203,39 @@ def ended(**fields):
     return serving(ending=Ending(**fields))
 
 
+def reported(age, code=79, gpu=3):
+    """Return what the kernel told of a broken GPU so many seconds ago."""
+    return XidPast(gpu, code, NOW - age, NOW - age)
+
+
+ILL = XidPast(3, 31, NOW - 300)  # a program's own fault
+
 ENDS = {
     "a GPU is lost": (serving(gpus=GpusPast(Holding(lost=(3,)), lost_since=NOW - 1)), ("dead", "device_fault")),
     "a reset is asked for": (
         serving(gpus=GpusPast(lost_since=NOW - 1, faults=("gpu_reset",))),
         ("dead", "device_fault"),
+    ),
+    "a critical Xid": (serving(still=300, xids=(reported(300),)), ("dead", "device_fault")),
+    "a critical Xid, nothing owed": (serving(owed={}, still=900, xids=(reported(5),)), ("dead", "device_fault")),
+    "a critical Xid, tokens of the last seconds": (serving(still=1, xids=(reported(55),)), ("dead", "device_fault")),
+    "a critical Xid, and it works on": (serving(still=1, xids=(reported(90),)), ("busy", "")),
+    "a critical Xid before the first sight": (
+        serving(moved={"log": NOW - 200}, age=200, replicas=(), xids=(reported(900),)),
+        ("dead", "device_fault"),
+    ),
+    "a critical Xid, one replica of two works on": (
+        serving(xids=(reported(300),), replicas=(replica(1, tokens=1), replica(1, tokens=300, dp_rank="1"))),
+        ("dead", "device_fault"),
+    ),
+    "a critical Xid, both replicas work on": (
+        serving(xids=(reported(300),), replicas=(replica(1, tokens=1), replica(1, tokens=2, dp_rank="1"))),
+        ("busy", ""),
+    ),
+    "an Xid of a program, and it works": (serving(xids=(ILL,)), ("busy", "")),
+    "an Xid of a program, and it hangs": (
+        serving(still=300, gpus=gpus(0.0), xids=(ILL,)),
+        ("stalled", "cold_deadlock"),
     ),
     "gone for 14 s": (ended(gone_since=NOW - 14, orderly=False), ("stopping", "")),
     "gone": (ended(gone_since=NOW - 15, orderly=False), ("dead", "crashed")),
@@ -307,6 +335,29 @@ def test_the_sentence_of_a_spin_under_load():
     )
 
 
+def test_the_sentences_of_what_the_kernel_reports():
+    """A broken GPU is named with its Xid; what else the kernel told stands with what is seen of a hang."""
+    lost = GpusPast(Holding(lost=(3,)), lost_since=NOW - 125)
+    assert judge(serving(gpus=lost, still=140, xids=(reported(130), ILL)), moment()).reason == (
+        "A GPU fault for 2 min: GPU 3 cannot be reached any more, "
+        "the kernel reports Xid 79 of GPU 3 (fell off the bus)."
+    )
+    assert judge(serving(still=300, xids=(reported(300, 119, 0), reported(200, 999, 1))), moment()).reason == (
+        "A GPU fault for 5 min: the kernel reports Xid 119 of GPU 0 (its firmware does not answer), Xid 999 of GPU 1."
+    )
+    old, hung = XidPast(2, 13, NOW - 950), (BlockedPast("scheduler_TP1", 245.0, NOW - 10),)
+    past = serving(still=300, gpus=gpus(0.0), xids=(old, ILL), blocked=hung)
+    assert judge(past, moment()).reason.endswith(
+        "the kernel reports Xid 31 of GPU 3 (access to memory that is not mapped) 5 min ago, "
+        "scheduler_TP1 blocked for 4 min."
+    )
+    crashed = serving(ending=Ending(gone_since=NOW - 60, orderly=False), still=70, xids=(ILL,))
+    assert judge(crashed, moment()).reason == (
+        "All its processes went 60 s ago without an orderly end; the kernel reports Xid 31 of GPU 3 "
+        "(access to memory that is not mapped) 5 min ago."
+    )
+
+
 def test_the_sentence_of_what_is_missing():
     """An unknown verdict names the signals."""
     past = a_past(missing=("log: not_found", "gpu"))
@@ -316,6 +367,7 @@ def test_the_sentence_of_what_is_missing():
 
 TIMES = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), st.floats(-1e6, NOW + 1e6))
 NUMBERS = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 100))
+NUMBERS_ONLY = st.floats(allow_nan=True, allow_infinity=True)
 STAMPS = st.dictionaries(
     st.sampled_from(("log", "tokens", "io", "faults", "compile", "gpu_memory")), st.floats(-1e6, 2e5)
 )
@@ -349,6 +401,10 @@ PASTS = st.builds(
     replicas=st.lists(REPLICAS, max_size=3).map(tuple),
     gpus=GPUS,
     parts=st.dictionaries(st.sampled_from(("0", "1")), GPUS),
+    xids=st.lists(st.builds(XidPast, st.just(1), st.sampled_from((31, 79, 5)), NUMBERS_ONLY, TIMES), max_size=3).map(
+        tuple
+    ),
+    blocked=st.lists(st.builds(BlockedPast, st.just("a"), NUMBERS_ONLY, NUMBERS_ONLY), max_size=2).map(tuple),
     ending=st.builds(Ending, TIMES, st.sampled_from((None, True, False)), TIMES),
     missing=st.sampled_from(((), ("log: io_error",))),
     limits=st.dictionaries(st.sampled_from(("stalled", "suspect")), st.floats(0, 1e5)),

@@ -1,6 +1,7 @@
 """Web: what each address answers, and that nothing it says can be more than text."""
 
 import gzip
+import re
 import time
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import View
 from stallwatch.snapshot import Failure, Moment, Snapshot
-from stallwatch.web import application
+from stallwatch.web import Orders, application
 from test_exposition import OPENMETRICS, a_view
 
 EMPTY = View(Snapshot(Moment(0.0, 0.0, 0.0)), {}, (), ())
@@ -27,7 +28,7 @@ async def serve():
         async def reload():
             return reload_error
 
-        app = application(WebConfig(**config), Exposition(view), lambda: view, reload)
+        app = application(WebConfig(**config), Exposition(view), lambda: view, Orders(reload, None))
         clients.append(TestClient(TestServer(app)))
         await clients[-1].start_server()
         return clients[-1]
@@ -63,7 +64,7 @@ async def test_the_path_of_the_metrics_is_configured(serve):
     client = await serve(a_view(), telemetry_path="/stats")
     assert (await client.get("/stats")).status == 200
     assert (await client.get("/metrics")).status == 404
-    assert 'href="/stats"' in await (await client.get("/")).text()
+    assert 'href="stats"' in await (await client.get("/")).text()
 
 
 async def test_the_page_says_how_each_server_is(serve):
@@ -73,9 +74,9 @@ async def test_the_page_says_how_each_server_is(serve):
         view, snapshot=replace(view.snapshot, failures=(Failure("log", "terminal", "writes to a terminal", "a"),))
     )
     text = await (await (await serve(view)).get("/")).text()
-    assert "sglang:30000: idle for " in text
+    assert 'data-server="sglang:30000" data-verdict="idle"' in text
     assert "its scheduler answers" in text or "no request" in text
-    assert "a: log: terminal (writes to a terminal)" in text
+    assert "<bdi>a</bdi>: <b>log</b>: terminal (<bdi>writes to a terminal</bdi>)" in text
 
 
 async def test_what_a_server_calls_itself_is_escaped(serve):
@@ -85,8 +86,49 @@ async def test_what_a_server_calls_itself_is_escaped(serve):
     text = await response.text()
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
-    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+    policy = response.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
     assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_the_page_is_zipped_for_those_who_can_unzip(serve):
+    """The same page either way, never kept without asking, and HEAD answers without a body."""
+    client = await serve(a_view(now=time.monotonic()))
+    plain = await client.get("/", headers={"Accept-Encoding": "identity"})
+    zipped = await client.get("/")
+    assert (plain.headers.get("Content-Encoding"), zipped.headers["Content-Encoding"]) == (None, "gzip")
+    assert await plain.read() == await zipped.read()
+    assert zipped.headers["Cache-Control"] == "no-cache"
+    assert zipped.headers["Content-Type"] == "text/html; charset=utf-8"
+    head = await client.head("/", headers={"Accept-Encoding": "identity"})
+    assert (head.status, await head.read()) == (200, b"")
+    assert head.headers["Content-Length"] == plain.headers["Content-Length"]
+
+
+async def test_style_script_and_icon_are_kept_until_they_change(serve):
+    """What the page refers to is there under the address of its content; under any other it is asked for again."""
+    client = await serve(a_view(now=time.monotonic()))
+    found = re.findall(r'(?:href|src)="(assets/[^"]+)"', await (await client.get("/")).text())
+    kinds = {}
+    for address in found:
+        response = await client.get(f"/{address}")
+        assert (response.status, response.headers["Cache-Control"]) == (200, "public, max-age=31536000, immutable")
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+        kinds[address.partition("?")[0]] = response.content_type
+    assert kinds == {
+        "assets/idle.svg": "image/svg+xml",
+        "assets/style.css": "text/css",
+        "assets/refresh.js": "text/javascript",
+    }
+    assert (await client.get("/assets/style.css?v=older")).headers["Cache-Control"] == "no-cache"
+    assert (await client.head("/assets/style.css")).status == 200
+
+
+@pytest.mark.parametrize("name", ["..%2fcards.py", "cards.py", "", "style.css/"])
+async def test_nothing_else_is_served_beside_them(serve, name):
+    """No other file of the package can be reached."""
+    assert (await (await serve(a_view())).get(f"/assets/{name}")).status == 404
 
 
 async def test_healthy_is_about_the_process_and_ready_about_the_snapshot(serve):

@@ -12,10 +12,41 @@ import threading
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+import msgspec
+
 from stallwatch.config import ConfigError
 
 ASK_TIMEOUT = 3.0
 LARGEST_ANSWER = 16 * 1024 * 1024
+
+
+class _Rank(msgspec.Struct):
+    """What is shown of one process."""
+
+    process: str
+    rank: str
+    state: str
+    cpu_cores: float | None
+    phase: str | None
+
+
+class _Entry(msgspec.Struct):
+    """What is shown of one server."""
+
+    server: str
+    verdict: str
+    signature: str
+    since: float
+    reason: str
+    missing: list[str]
+    ranks: list[_Rank]
+
+
+class _Answer(msgspec.Struct):
+    """What an exporter answers, as far as it is shown."""
+
+    time: float
+    servers: list[_Entry]
 
 
 class RefusedError(Exception):
@@ -24,7 +55,7 @@ class RefusedError(Exception):
 
 def asked(url: str, timeout: float = ASK_TIMEOUT) -> dict[str, Any] | None:
     """Return the status, None where none answers; raises RefusedError, and ConfigError for a URL that is none."""
-    place = _place(url)
+    place = place_of(url)
     outcome: list[dict[str, Any] | RefusedError | None] = []
     # A socket's timeout is for one read; an answer that drips would go on for ever.
     asking = threading.Thread(target=lambda: outcome.append(_answer(place, timeout)), daemon=True)
@@ -36,7 +67,8 @@ def asked(url: str, timeout: float = ASK_TIMEOUT) -> dict[str, Any] | None:
     return found
 
 
-def _place(url: str) -> SplitResult:
+def place_of(url: str) -> SplitResult:
+    """Take a URL apart; raises ConfigError for one that is no address of an exporter."""
     wrong = "--url: expected http:// or https:// with an IP address or localhost, and a port"
     try:
         place = urlsplit(url)
@@ -51,23 +83,25 @@ def _place(url: str) -> SplitResult:
 
 
 def _answer(place: SplitResult, timeout: float) -> dict[str, Any] | RefusedError | None:
-    connection = _connection(place, timeout)
+    connection = connection_to(place, timeout)
     try:
         connection.request("GET", f"{place.path.rstrip('/')}/api/v1/status")
         response = connection.getresponse()
         if response.status != http.client.OK:
             return RefusedError(f"HTTP {response.status}")
-        status = json.loads(response.read(LARGEST_ANSWER))
+        status: dict[str, Any] = json.loads(response.read(LARGEST_ANSWER))
+        msgspec.convert(status, _Answer)  # whatever program it is that has taken the port
     except ssl.SSLError as error:
         return RefusedError(f"TLS: {error.reason}")
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
     finally:
         connection.close()
-    return status if isinstance(status, dict) and "servers" in status else None
+    return status
 
 
-def _connection(place: SplitResult, timeout: float) -> http.client.HTTPConnection:
+def connection_to(place: SplitResult, timeout: float) -> http.client.HTTPConnection:
+    """Return a connection that is made with the first request."""
     host = "127.0.0.1" if place.hostname == "localhost" else place.hostname or ""
     if place.scheme == "http":
         return http.client.HTTPConnection(host, place.port, timeout=timeout)

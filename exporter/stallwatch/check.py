@@ -12,11 +12,13 @@ from typing import Any
 
 from stallwatch.asking import RefusedError, asked
 from stallwatch.config import Config
+from stallwatch.redaction import clean
 from stallwatch.wording import duration
 
 WELL = frozenset({"idle", "busy", "starting", "stopping"})
 DOUBTFUL = frozenset({"slow", "suspect"})
 HUNG = frozenset({"stalled", "dead"})
+LONGEST_LINE = 10_000
 WIDTH = 100
 COLUMNS = ("process", "rank", "state", "cpu", "phase")
 
@@ -85,11 +87,13 @@ def lines(status: Mapping[str, Any], servers: list[dict[str, Any]], refusal: str
     if status.get("looked_for"):
         seconds = f"{status['looked_for']:g} s"
         text.append(f"No exporter answers{refusal}; this is a look of {seconds}, which cannot know what came before.")
+    if released := status.get("gpu_released_until"):
+        text.append(f"The GPUs are released for {duration(released - status['time'])} more, and are not read.")
     if not servers:
         text.append("No inference server is seen on this node.")
     for entry in servers:
         text += _server(entry, status["time"])
-    return text
+    return [clean(line, LONGEST_LINE) for line in text]  # a terminal obeys what is no letter
 
 
 def _server(entry: Mapping[str, Any], now: float) -> list[str]:

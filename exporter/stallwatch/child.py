@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import IO, Any
 
+from stallwatch.redaction import told
 from stallwatch.snapshot import Failure, Reading
 
 NOTE_BYTES = 512
@@ -47,6 +48,8 @@ def main(argv: list[str]) -> None:
     """Serve requests until standard input ends."""
     name, options, note_fd, *modules = argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the exporter ends its workers itself
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # `systemctl kill` reaches the exporter and its workers alike
     signal.signal(signal.SIGTERM, _leave)  # acts between calls only: a driver call is not to be torn
     signal.alarm(LAST_RESORT_SECONDS)
     note = Note(int(note_fd))
@@ -83,17 +86,9 @@ def _answer(readers: Mapping[str, Read], request: dict[str, Any]) -> dict[str, A
     try:
         reading, failures = readers[name](request["targets"], frozenset(request["skip"]))
     except Exception as error:  # noqa: BLE001 the one place where a reader's fault becomes a failure
-        where = _place(error)
-        failures = (Failure(name, "error", f"{type(error).__name__} at {where}: {error}"[:300]),)
+        failures = (Failure(name, "error", told(error)),)
         return {"id": request["id"], "reading": None, "failures": failures}
     return {"id": request["id"], "reading": reading, "failures": failures}
-
-
-def _place(error: Exception) -> str:
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else "?"  # noqa: PTH119 pathlib costs 1 MiB here
 
 
 def _send(out: IO[bytes], message: dict[str, Any]) -> None:

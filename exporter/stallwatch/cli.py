@@ -66,9 +66,29 @@ def _parser() -> argparse.ArgumentParser:
         help="say what would have been said of a scenario, and when",
         description="Plays a scenario through the judgement. Exit code: 0 when every expectation holds, else 1.",
     )
-    replay.add_argument("file", type=Path, metavar="FILE", help="a scenario (YAML) or a recording (.jsonl)")
+    replay.add_argument(
+        "file", type=Path, metavar="FILE", help="a scenario (YAML, or a shipped one by name) or a recording (.jsonl)"
+    )
     replay.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object per line")
     replay.add_argument("--rules", type=Path, metavar="DIR", help="also play these alert rules, with promtool")
+    replay.add_argument(
+        "--limit",
+        dest="limits",
+        action="append",
+        default=[],
+        metavar="NAME=DURATION",
+        help="a limit to try instead, such as stalled=3m; may be given again",
+    )
+    gpu = commands.add_parser(
+        "gpu",
+        help="have the running exporter let go of the GPUs",
+        description="Ends its use of the GPU driver for a time, so that the driver can be unloaded or MIG be changed. "
+        "The exporter has to run with --web.enable-lifecycle; SIGUSR1 to it does the same for 5m. A release replaces "
+        "the one before: --for 1s ends it. Exit code: 0 once nothing of it uses the driver, else 1.",
+    )
+    gpu.add_argument("order", choices=["release"], help="what to do")
+    gpu.add_argument("--for", dest="duration", default="5m", metavar="DURATION", help="how long (default: %(default)s)")
+    gpu.add_argument("--url", default="http://127.0.0.1:19847", help="the exporter to tell (default: %(default)s)")
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")
     demo.add_argument(
         "--port", type=int, default=19847, help="port of the exporter that watches (default: %(default)s)"
@@ -77,6 +97,14 @@ def _parser() -> argparse.ArgumentParser:
         "scenario", nargs="?", metavar="SCENARIO", help="a scenario to play: a file, or the name of a shipped one"
     )
     demo.add_argument("--seconds", type=float, default=75.0, help="how long to play (default: %(default)s)")
+    demo.add_argument("--forever", action="store_true", help="play again and again until told to end")
+    bundle = commands.add_parser(
+        "bundle",
+        help="write out the rules, runbooks, dashboards and provisioning of this version",
+        description="Writes what Prometheus, Alertmanager and Grafana need; nothing at all where a file there differs.",
+    )
+    bundle.add_argument("directory", type=Path, metavar="DIR", help="where to; it is made where it is missing")
+    bundle.add_argument("--force", action="store_true", help="overwrite files that differ")
     return parser
 
 
@@ -123,6 +151,12 @@ def _replay(arguments: dict[str, Any]) -> int:
         return 2
 
 
+def _gpu(arguments: dict[str, Any]) -> int:
+    from stallwatch.orders import release_gpu  # noqa: PLC0415 each command loads what it needs
+
+    return release_gpu(arguments["url"], arguments["duration"])
+
+
 def _seconds(text: str) -> float:
     return float(parse_duration(text))
 
@@ -137,4 +171,10 @@ def _demo(arguments: dict[str, object]) -> int:
         return 2
 
 
-_COMMANDS = {"serve": _serve, "check": _check, "replay": _replay, "demo": _demo}
+def _bundle(arguments: dict[str, Any]) -> int:
+    from stallwatch.shipped import bundle  # noqa: PLC0415 each command loads what it needs
+
+    return bundle(**arguments)
+
+
+_COMMANDS = {"serve": _serve, "check": _check, "replay": _replay, "gpu": _gpu, "demo": _demo, "bundle": _bundle}

@@ -9,11 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 from stallwatch.engines import Identity, engine_named
 from stallwatch.engines.engine import LAUNCHER, OTHER, SCHEDULER, SPAWNING
 from stallwatch.node.addresses import Addresses
+from stallwatch.node.bounds import MOST_DESCENDANTS, bounded, oldest
 from stallwatch.node.facts import FactsKeeper
 from stallwatch.node.grouping import Group, Grouping
 from stallwatch.node.log_source import LogSources, absent
@@ -74,17 +76,18 @@ class Discovery:
         except OSError as error:
             failure = Failure(NAME, "procfs_unreadable", f"{procfs.root}: {error.strerror}")
             return self._last, (failure,)  # not to see is not to see that all are gone
-        groups = self._grouping.groups(self._table)
+        groups, many = oldest(self._grouping.groups(self._table))
         found = [one for group in groups if (one := self._server(procfs, group))]
         self._facts.forget_others({group.key for group in groups})
         self._logs.forget_others(frozenset(pid for group in groups for pid in group.members))
-        servers = named([server for server, _ in found])
+        servers, more = bounded(named([server for server, _ in found]))
         failures = (
             replace(failure, server=server.name)
             for server, (_, some) in zip(servers, found, strict=True)
             for failure in some
         )
-        self._last = DiscoveryReading(time.monotonic(), servers)
+        dropped = self._table.dropped + many + more
+        self._last = DiscoveryReading(time.monotonic(), tuple(servers), dropped=dropped)
         return self._last, (*failures, *self._skipped(procfs, servers))
 
     def _remember(self, targets: Iterable[dict[str, Any]]) -> None:
@@ -125,6 +128,7 @@ class Discovery:
             version=facts.version,
             expected_schedulers=facts.expected,
             log_path=log.path,
+            log_root=log.root,
             log_absence=log.absence,
             address=address.literal,
             address_absence=address.absence,
@@ -148,7 +152,8 @@ class Discovery:
         return tuple(sorted(processes, key=_order))
 
     def _process(self, entry: Entry, role: str, name: str, rank: str) -> Process:
-        below = list(self._table.descendants(entry.stat.pid)) if role in (LAUNCHER, SCHEDULER) else []
+        descendants = self._table.descendants(entry.stat.pid) if role in (LAUNCHER, SCHEDULER) else iter(())
+        below = list(islice(descendants, MOST_DESCENDANTS))
         tree = tuple(sorted(one.stat.pid for one in below))
         compilers = tuple(sorted(one.stat.pid for one in below if one.kind.compiler))
         return Process(*entry.stat.identity, entry.stat.started, role, name, rank, tree, compilers)

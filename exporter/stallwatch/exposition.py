@@ -8,8 +8,9 @@ import gzip
 import logging
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
@@ -24,26 +25,38 @@ logger = logging.getLogger("stallwatch.exposition")
 
 END = b"# EOF\n"
 ASKED_LATELY = 120.0
+MOST_SERIES = 25_000  # of one collector
 
 
 class _Families:
     """What prometheus_client's encoders ask: a registry is anything with collect()."""
 
     def __init__(self, families: Iterable[Family]) -> None:
-        self._families = families
+        self._families, self.dropped = bounded(families)
 
     def collect(self) -> Iterable[Metric]:
         return [metric(family) for family in self._families if family.samples]
 
 
+def bounded(families: Iterable[Family], most: int = MOST_SERIES) -> tuple[list[Family], int]:
+    """Return the families with no more series than one collector may state, and how many are left out."""
+    kept, dropped = [], 0
+    for family in families:
+        fits = family if len(family.samples) <= most else replace(family, samples=family.samples[: max(0, most)])
+        most -= len(fits.samples)
+        dropped += len(family.samples) - len(fits.samples)
+        kept.append(fits)
+    return kept, dropped
+
+
 def metric(family: Family) -> Metric:
-    """Return a family as prometheus_client knows it; a sample that is there twice is stated once."""
+    """Return a family as prometheus_client knows it; what is there twice is stated once, and a negative count not."""
     built = Metric(
         family.name.removesuffix("_total") if family.kind == "counter" else family.name, family.help, family.kind
     )
     seen: set[tuple[str, ...]] = set()
     for values, value in family.samples:
-        if values not in seen:
+        if values not in seen and not (value < 0 and family.kind == "counter"):
             seen.add(values)
             built.add_sample(family.name, dict(zip(family.labels, values, strict=True)), value)
     return built
@@ -76,6 +89,8 @@ class Exposition:
         self._pages: dict[str, Page] = {}
         self._chunks: dict[tuple[str, str], _Chunk] = {}
         self._broken: set[str] = set()
+        self._dropped: Counter[str] = Counter()
+        self._cut: set[str] = set()
 
     def publish(self, view: View) -> None:
         """Take a new view, and render it for those who asked of late."""
@@ -94,19 +109,20 @@ class Exposition:
 
     def _render(self, accept: str) -> Page:
         encoder, content_type = choose_encoder(accept)
-        body = b"".join(self._chunk(encoder, content_type, *group).removesuffix(END) for group in self._groups())
+        body = b"".join(self._chunk(encoder, content_type, *group).removesuffix(END) for group in self.groups())
         if "openmetrics" in content_type:
             body += END
         return Page(content_type, body, gzip.compress(body, compresslevel=1))
 
-    def _groups(self) -> Iterable[tuple[str, tuple[object, ...], Callable[[], Iterable[Family]]]]:
+    def groups(self) -> Iterable[tuple[str, tuple[object, ...], Callable[[], Iterable[Family]]]]:
+        """Yield the name of each group of families, what they are made of, and what makes them."""
         view, moment = self._view, self._view.snapshot.moment
         offset = round(moment.unix - moment.monotonic, 2)
         for collector in COLLECTORS:
             readings = view.snapshot.all(collector.reading)
             yield collector.name, (offset, *readings), _bound(collector.families, readings, view)
         yield "server", (view,), lambda: server_families(view)
-        yield "own", (view,), lambda: own_families(view, reloaded=self._reloaded())
+        yield "own", (view,), lambda: own_families(view, reloaded=self._reloaded(), dropped=self._dropped)
         yield "build", (), build_families
 
     def _chunk(
@@ -121,15 +137,26 @@ class Exposition:
         if known and len(known.source) == len(source) and all(map(_same, known.source, source)):
             return known.text
         try:
-            text = encoder(_Families(families()))
+            stated = _Families(families())
+            text = encoder(stated)
         except Exception:  # what one group cannot say must not silence the others
             if name not in self._broken:
                 logger.exception("cannot be published", extra={"collector": name})
             self._broken.add(name)
             return b""
         self._broken.discard(name)
+        self._note_dropped(name, stated.dropped)
         self._chunks[content_type, name] = _Chunk(source, text)
         return text
+
+    def _note_dropped(self, name: str, count: int) -> None:
+        if not count:
+            self._cut.discard(name)
+            return
+        self._dropped[name] += count
+        if name not in self._cut:
+            logger.warning("too many series", extra={"collector": name, "left_out": count})
+        self._cut.add(name)
 
 
 def _same(one: object, other: object) -> bool:
@@ -146,4 +173,4 @@ def build_families() -> Iterable[Family]:
     """Yield what does not change while the exporter runs."""
     labels = ("version", "python_version")
     sample = ((__version__, platform.python_version()), 1.0)
-    yield Family("stallwatch_build_info", "Version of the exporter.", "gauge", labels, (sample,))
+    yield Family("stallwatch_build_info", "1, with the version of the exporter.", "gauge", labels, (sample,))

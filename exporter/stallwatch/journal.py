@@ -14,32 +14,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
-HIDDEN = "<hidden>"
-_WORD = r"(?:api[-_ ]?key|token|secret|passwd|password)"
-_VALUE = r"""(?:'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[^\s,;&)\]}]+)"""
-_SECRET_KEY = re.compile(rf"{_WORD}$|authorization$", re.IGNORECASE)
-_SECRETS = tuple(
-    (re.compile(pattern, re.IGNORECASE | re.DOTALL), rf"\g<1>{HIDDEN}")
-    for pattern in (
-        rf"""(authorization["']?\s*[:=]\s*)["']?(?:(?:bearer|basic|token|digest)\s+)?{_VALUE}""",
-        rf"(\bbearer\s+){_VALUE}",
-        rf"""((?<![\w-])--[\w-]{{0,64}}{_WORD}["']?(?:\s*,\s*|\s+|=)){_VALUE}""",
-        rf"""({_WORD}["']?\s*[=:]\s*){_VALUE}""",
-        r"(://[^/\s:@]{0,256}:)[^/\s@]{1,256}(?=@)",
-        r"(\bsk-|\bhf_)[A-Za-z0-9_-]{12,}",
-    )
-)
+from stallwatch.redaction import HIDDEN, SECRET_KEY, redact
+
 _BARE = re.compile(r"[A-Za-z0-9_./:@%+,#~\[\]()<>*-]+")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OWN = frozenset({"ts", "level", "msg", "exception"})
-
-
-def redact(text: str) -> str:
-    """Return the text without what looks like a secret in it."""
-    for pattern, instead in _SECRETS:
-        text = pattern.sub(instead, text)
-    return text
 
 
 class Redaction(logging.Filter):
@@ -51,7 +31,7 @@ class Redaction(logging.Filter):
         if record.exc_info and record.exc_info[0]:
             record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)))
         for key, value in _extras(record).items():
-            if _SECRET_KEY.search(key):
+            if SECRET_KEY.search(key):
                 setattr(record, key, HIDDEN)
             elif not isinstance(value, bool | int | float | None):
                 setattr(record, key, redact(str(value)))

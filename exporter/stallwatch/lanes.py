@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from stallwatch.redaction import told
 from stallwatch.snapshot import Failure, Reading
 from stallwatch.workers import WorkerError
 
@@ -31,10 +32,12 @@ class LaneState:
 
     collector: str
     server: str
-    success: bool
+    success: bool | None  # None: there is no reading, and nothing is broken
     duration: float | None
     last_success: float | None
     failures: tuple[tuple[str, int], ...]
+    dropped: int = 0  # what was left out since there was too much, over all rounds
+    dropping: int = 0  # in the last round
 
 
 def decoder(collector: str, reading: type[Reading]) -> Callable[[bytes], Outcome]:
@@ -70,6 +73,7 @@ class Lane:
         self._last_success: float | None = None
         self._crashed = False
         self.counts: Counter[str] = Counter()
+        self.dropped = 0
         self._asked_about: frozenset[Life] = frozenset()
         self._tells_of: frozenset[Life] = frozenset()
 
@@ -103,14 +107,15 @@ class Lane:
             self._reading, self._failures = None, (self._failure(error),)
         if self._reading is not None:
             self._last_success = self._reading.at
+            self.dropped += self._reading.dropped
         self.counts.update(failure.reason for failure in self._failures)
         return error if isinstance(error, WorkerError) else None
 
     def _failure(self, error: BaseException | None) -> Failure:
         if isinstance(error, (WorkerError, CollectorError)):
             return Failure(self.collector, error.reason, str(error), self.server)
-        text = f"{type(error).__name__}: {error}" if error else "the round was cancelled"
-        return Failure(self.collector, "error", text[:300], self.server)
+        text = told(error) if error else "the round was cancelled"
+        return Failure(self.collector, "error", text, self.server)
 
     def outcome(self, now: float) -> Outcome:
         """Return what counts now: the last reading while it is fresh, and why something is missing."""
@@ -133,11 +138,22 @@ class Lane:
         """Tell how the rounds go."""
         reading, failures = self.outcome(now)
         stale = self._reading is not None and reading is None
-        whole = not self.server and any(not failure.server for failure in failures)
+        whole = not self.server and any(not failure.server and not failure.harmless for failure in failures)
         # What one server does not offer (a port, a log) is no fault of the collector.
-        success = not self._crashed and not stale and not whole and (reading is not None or bool(self.server))
+        success: bool | None = (
+            not self._crashed and not stale and not whole and (reading is not None or bool(self.server))
+        )
+        if not success and failures and all(failure.harmless for failure in failures):
+            success = None
         counts = tuple(sorted(self.counts.items()))
-        return LaneState(self.collector, self.server, success, self._duration, self._last_success, counts)
+        dropping = reading.dropped if reading else 0
+        last = self._last_success
+        return LaneState(self.collector, self.server, success, self._duration, last, counts, self.dropped, dropping)
+
+    def begin_anew(self) -> None:
+        """Drop what is in flight and what was read, and have the next round begin at once."""
+        self.cancel()
+        self._task, self._reading, self._failures, self._due = None, None, (), 0.0
 
     def cancel(self) -> None:
         """Give up what is in flight."""
@@ -175,6 +191,7 @@ class Lanes:
     def __init__(self) -> None:
         self._lanes: dict[Key, Lane] = {}
         self._counts_of_gone: dict[str, Counter[str]] = {}
+        self._dropped_of_gone: Counter[str] = Counter()
 
     def have(self, plans: Iterable[Plan]) -> None:
         """Have these lanes and no others; one that goes on keeps what it knows."""
@@ -184,6 +201,7 @@ class Lanes:
             lane.cancel()
             if lane.server:
                 self._counts_of_gone.setdefault(lane.collector, Counter()).update(lane.counts)
+                self._dropped_of_gone[lane.collector] += lane.dropped
         for key, plan in wanted.items():
             if key not in self._lanes:
                 self._lanes[key] = Lane(key[0], plan.make(), key[1])
@@ -200,7 +218,7 @@ class Lanes:
     def states(self, now: float) -> tuple[LaneState, ...]:
         """Tell how the rounds go; what went wrong with servers that have gone stays counted."""
         gone = (
-            LaneState(name, "", True, None, None, tuple(sorted(counts.items())))
+            LaneState(name, "", True, None, None, tuple(sorted(counts.items())), self._dropped_of_gone[name])
             for name, counts in self._counts_of_gone.items()
         )
         return (*(lane.state(now) for lane in self), *gone)

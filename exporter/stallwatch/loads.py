@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from stallwatch.node import inside
 from stallwatch.node.procfs import Procfs
 from stallwatch.snapshot import Process, Server
 
@@ -129,11 +130,12 @@ class LoadFiles:
 
 def read_loads(path: str, uid: int, pread: Pread = os.pread) -> tuple[Load, ...]:
     """Read a snapshot file that belongs to this user; raises OSError or ValueError for a file that is none."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        status = os.fstat(handle)
+    with inside.held_itself(path) as held:
+        status = os.fstat(held)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
             raise ValueError("not a regular file of its scheduler")
+        handle = inside.open_regular(held)
+    try:
         header = pread(handle, HEADER.size, 0)
         if len(header) < HEADER.size:
             raise ValueError("no header")

@@ -13,13 +13,15 @@ from functools import partial
 from typing import Any, Protocol
 
 from stallwatch import discovery
-from stallwatch.collectors import engine, gpu, health, log, process, socket
+from stallwatch.collectors import engine, gpu, health, kernel, log, process, socket
 from stallwatch.config import Config
 from stallwatch.expense import Expense, own_expense
+from stallwatch.gpus.nvml import SLOWLY
 from stallwatch.journal import Changes
 from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, decoder
 from stallwatch.mending import Mending
 from stallwatch.past import Past
+from stallwatch.release import Release, Released
 from stallwatch.roster import Roster
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapshot
 from stallwatch.verdict import Verdict
@@ -56,6 +58,9 @@ COLLECTORS = (
         socket.NAME, socket.SocketReading, socket.families, lambda config: config.socket.interval, "host", socket.target
     ),
     Collector(
+        kernel.NAME, kernel.KernelReading, kernel.families, lambda _config: kernel.INTERVAL, "host", kernel.target
+    ),
+    Collector(
         health.NAME,
         health.HealthReading,
         health.families,
@@ -77,6 +82,7 @@ WORKER_MODULES = {
         "stallwatch.collectors.process",
         "stallwatch.collectors.log",
         "stallwatch.collectors.socket",
+        "stallwatch.collectors.kernel",
     ),
     "trial": ("stallwatch.trial",),
 }
@@ -106,15 +112,16 @@ class View:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     not_ready_seconds: Mapping[str, float] = field(default_factory=dict)
     expense: Expense | None = None  # of this process
+    gpu_released_until: float | None = None  # monotonic
 
 
 def start_workers(config: Config, nvml: str = "pynvml") -> dict[str, Worker]:
     """Return the workers; each starts with its first request."""
-    options = {"procfs": config.path.procfs, "nvml": nvml}
+    options = {"procfs": config.path.procfs, "kmsg": config.path.kmsg, "nvml": nvml}
     fast, slow = config.workers.deadline, config.workers.start_deadline
     first = {"gpu": slow}  # the driver may have to wake up first
     return {
-        name: Worker(name, modules, options, Deadlines(fast, slow, first.get(name, fast)))
+        name: Worker(name, modules, options, Deadlines(fast, slow, first.get(name, fast), slowly=SLOWLY))
         for name, modules in WORKER_MODULES.items()
     }
 
@@ -134,6 +141,7 @@ class Monitor:
         self._direct = direct or {health.NAME: health.HealthCollector(), engine.NAME: engine.EngineCollector()}
         self._clock = clock
         self._mending = Mending(workers["gpu"], workers["trial"], lambda: clock().monotonic)
+        self._release = Release(workers["gpu"], clock)
         self._roster = Roster()
         self._found: tuple[Server, ...] = ()
         self._servers: tuple[Server, ...] = ()
@@ -156,6 +164,13 @@ class Monitor:
         self._enlist()
         for name in self._workers.keys() - self._used():
             self._workers[name].retire()
+
+    async def release_gpu(self, seconds: float) -> Released:
+        """Let go of the GPUs for so long, so that their driver can be unloaded, and return what still holds them."""
+        self._release.begin(seconds)
+        if lane := self._lanes.of_node(gpu.NAME):
+            lane.begin_anew()
+        return await self._release.carry_out()
 
     def remember(self, now: float) -> Any:
         """Return what an exporter that is started again can go on with."""
@@ -230,7 +245,8 @@ class Monitor:
         return tuple(collector for collector in COLLECTORS if collector.name not in self._config.collectors.disabled)
 
     def _used(self) -> set[str]:
-        return {"host", "trial", *(collector.worker for collector in self._enabled())}
+        given_up = set() if self._release.until is None else {"gpu"}
+        return {"host", "trial", *(collector.worker for collector in self._enabled())} - given_up
 
     def _read(self, collector: Collector, name: str) -> Collect:
         async def read() -> Outcome:
@@ -253,6 +269,8 @@ class Monitor:
         decode = decoder(name, reading)
 
         async def collect() -> Outcome:
+            if worker == "gpu" and (released := self._release.failure()):
+                return None, (released,)
             targets = [asked for server in self._servers if (asked := target(server)) is not None]
             return decode(await self._workers[worker].call(name, targets, self._mending.left_alone()))
 
@@ -284,16 +302,25 @@ class Monitor:
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
         told = [failure for failure in failures if failure.reason != "starting"]  # which is no news
-        self._changes.see({(f.collector, f.server, f.reason): f.detail for f in told})
+        lanes = self._lanes.states(moment.monotonic)
+        wrong: dict[tuple[str, ...], str] = {(f.collector, f.server, f.reason): f.detail for f in told}
+        wrong |= {(one.collector, one.server, "too_many"): f"{one.dropping} left out" for one in lanes if one.dropping}
+        self._changes.see(wrong)
         judged = self._watcher.look(moment, self._present, readings, failures)
         self._bury(judged.snapshot.servers)
         used = self._used()
         workers = tuple(
             state for worker in self._workers.values() if (state := worker.state()).name in used or state.abandoned
         )
-        lanes = self._lanes.states(moment.monotonic)
         return View(
-            judged.snapshot, judged.pasts, lanes, workers, judged.verdicts, judged.not_ready_seconds, own_expense()
+            judged.snapshot,
+            judged.pasts,
+            lanes,
+            workers,
+            judged.verdicts,
+            judged.not_ready_seconds,
+            own_expense(),
+            self._release.until,
         )
 
     def _bury(self, servers: tuple[Server, ...]) -> None:

@@ -1,7 +1,7 @@
 """How does the exporter itself fare: its collectors, its workers, the age of what it says?"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from stallwatch.expense import Expense
 from stallwatch.lanes import LaneState
@@ -9,14 +9,18 @@ from stallwatch.monitor import View
 from stallwatch.snapshot import Family, Moment
 
 
-def own_families(view: View, *, reloaded: bool) -> Iterable[Family]:
-    """Yield the families about the exporter."""
+def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | None = None) -> Iterable[Family]:
+    """Yield the families about the exporter; `dropped` are the series that its pages left out, by collector."""
     moment = view.snapshot.moment
     text = "Time of the snapshot that this scrape shows; every other time here is stated on the same clock."
     yield Family("stallwatch_snapshot_timestamp_seconds", text, "gauge", (), (((), round(moment.unix, 3)),))
     yield from _collectors(view.lanes, moment)
+    yield _dropped(view.lanes, dropped or {})
     yield from _workers(view)
-    text = "Whether the configuration was last read without an error."
+    text = "Until when the GPUs are released and not read; absent while they are not."
+    until = () if view.gpu_released_until is None else (((), round(moment.unix_of(view.gpu_released_until), 3)),)
+    yield Family("stallwatch_gpu_released_until_timestamp_seconds", text, "gauge", (), until)
+    text = "0 when the configuration that is there cannot be used, and the one before is."
     yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
     if view.expense:
         yield from _process(view.expense, moment)
@@ -26,8 +30,12 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
     by_collector: dict[str, list[LaneState]] = {}
     for lane in lanes:
         by_collector.setdefault(lane.collector, []).append(lane)
-    success = tuple(((name,), float(all(lane.success for lane in some))) for name, some in by_collector.items())
-    text = "Whether the last round of the collector gave a reading, for every server that it is asked for."
+    known = {name: [lane.success for lane in some if lane.success is not None] for name, some in by_collector.items()}
+    success = tuple(((name,), float(all(some))) for name, some in known.items() if some)
+    text = (
+        "1 when the last round of the collector gave a reading for every server that it is asked for; absent where "
+        "none is due and nothing broken: the GPUs are released, or the kernel log may not be read."
+    )
     yield Family("stallwatch_collector_success", text, "gauge", ("collector",), success)
     durations = {
         name: [lane.duration for lane in some if lane.duration is not None] for name, some in by_collector.items()
@@ -47,10 +55,19 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
     yield Family("stallwatch_collector_failures_total", text, "counter", ("collector", "reason"), failures)
 
 
+def _dropped(lanes: Iterable[LaneState], series: Mapping[str, int]) -> Family:
+    counts = Counter(series)
+    for lane in lanes:
+        counts[lane.collector] += lane.dropped
+    text = "Servers, processes, ranks, samples and series that were left out since they were too many, over all rounds."
+    samples = tuple(((name,), float(count)) for name, count in sorted(counts.items()))
+    return Family("stallwatch_collector_dropped_total", text, "counter", ("collector",), samples)
+
+
 def _workers(view: View) -> Iterable[Family]:
     standing = [worker for worker in view.workers if worker.name != "trial"]
     up = tuple(((worker.name,), float(worker.up)) for worker in standing)
-    yield Family("stallwatch_worker_up", "Whether the worker process lives.", "gauge", ("worker",), up)
+    yield Family("stallwatch_worker_up", "1 when the worker process lives.", "gauge", ("worker",), up)
     restarts = tuple(((worker.name,), float(worker.restarts)) for worker in standing)
     text = "Workers started in place of one that ended or got stuck."
     yield Family("stallwatch_worker_restarts_total", text, "counter", ("worker",), restarts)

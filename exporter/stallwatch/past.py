@@ -75,6 +75,25 @@ class GpusPast:
 
 
 @dataclass(frozen=True, slots=True)
+class XidPast:
+    """What the kernel told of a GPU of the server in this life of it: an error by its number, and when it last did."""
+
+    gpu: int
+    code: int
+    at: float
+    fault_at: float | None = None  # when it last meant that the GPU is broken
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedPast:
+    """A process that the kernel called hung: for how long by then, in seconds, and when it said so."""
+
+    process: str
+    seconds: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How a server went, and how its starts went before."""
 
@@ -110,6 +129,8 @@ class Past:
     replicas: tuple[ReplicaPast, ...] = ()
     gpus: GpusPast = GpusPast()
     parts: Mapping[str, GpusPast] = field(default_factory=dict)  # by replica, where each has GPUs of its own
+    xids: tuple[XidPast, ...] = ()
+    blocked: tuple[BlockedPast, ...] = ()
     ending: Ending = Ending()
     readable: frozenset[str] = frozenset()
     missing: tuple[str, ...] = ()

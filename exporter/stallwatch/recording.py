@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -9,11 +10,16 @@ import msgspec
 from stallwatch.collectors.engine import EngineReading
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.collectors.health import HealthReading
+from stallwatch.collectors.kernel import KernelReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import SocketReading
 from stallwatch.config import ConfigError
-from stallwatch.snapshot import Failure, Moment, Reading, Server, Snapshot
+from stallwatch.engines import ENGINES
+from stallwatch.snapshot import PHASES, Failure, Moment, Reading, Server, Snapshot
+
+KNOWN_ENGINES = {engine.name for engine in ENGINES}
+LONGEST_LINE = 64 << 20
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,13 +32,14 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     process: tuple[ProcessReading, ...] = ()
     log: tuple[LogReading, ...] = ()
     socket: tuple[SocketReading, ...] = ()
+    kernel: tuple[KernelReading, ...] = ()
     health: tuple[HealthReading, ...] = ()
     engine: tuple[EngineReading, ...] = ()
 
     @property
     def readings(self) -> tuple[Reading, ...]:
         """Return all readings."""
-        return (*self.gpu, *self.process, *self.log, *self.socket, *self.health, *self.engine)
+        return (*self.gpu, *self.process, *self.log, *self.socket, *self.kernel, *self.health, *self.engine)
 
 
 _encoder = msgspec.json.Encoder()
@@ -49,6 +56,7 @@ def line_of(snapshot: Snapshot) -> bytes:
         process=snapshot.all(ProcessReading),
         log=snapshot.all(LogReading),
         socket=snapshot.all(SocketReading),
+        kernel=snapshot.all(KernelReading),
         health=snapshot.all(HealthReading),
         engine=snapshot.all(EngineReading),
     )
@@ -59,7 +67,9 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     """Yield the snapshots of a file; raises ConfigError that names file and line. A last line cut short is left out."""
     try:
         with path.open("rb") as file:
-            for number, text in enumerate(file, 1):
+            for number, text in enumerate(iter(partial(file.readline, LONGEST_LINE), b""), 1):
+                if len(text) == LONGEST_LINE:
+                    raise ConfigError(f"{path}: line {number}: is no snapshot: longer than {LONGEST_LINE} bytes")
                 if text.endswith(b"\n"):
                     yield _snapshot(text, f"{path}: line {number}")
     except OSError as error:
@@ -69,6 +79,13 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
 def _snapshot(text: bytes, where: str) -> Snapshot:
     try:
         line = _decoder.decode(text)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{where}: is no snapshot: {error}") from None
+    if not _phases(line) <= {None, *PHASES} or not {server.engine for server in line.servers} <= KNOWN_ENGINES:
+        raise ConfigError(f"{where}: is no snapshot: it names a phase or an engine that is not known")
     return Snapshot(line.moment, line.servers, line.readings, line.failures)
+
+
+def _phases(line: _Line) -> set[str | None]:
+    logs = [log for reading in line.log for log in reading.logs]
+    return {log.phase for log in logs} | {rank.phase for log in logs for rank in log.ranks}

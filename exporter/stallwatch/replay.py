@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from stallwatch.verdict import Verdict
 from stallwatch.watcher import Watcher
 
 STEP = 5.0
+NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,11 @@ class Look:
         return self.snapshot.moment
 
 
-def play(scenario: Scenario, step: float = STEP) -> Iterator[Look]:
-    """Yield a look every so many seconds of the scenario, for as long as the exporter runs."""
+def play(scenario: Scenario, step: float = STEP, changed: Mapping[str, float] = NOTHING) -> Iterator[Look]:
+    """Yield a look every so many seconds of the scenario; `changed` are limits that hold instead of its own."""
     node = VirtualNode(scenario)
     limits = {
-        player.server.name: msgspec.structs.replace(
-            Limits(), **player.played.limits
-        )  # the keys of one are of the other
+        player.server.name: msgspec.structs.replace(Limits(), **{**player.played.limits, **changed})
         for player in node.players
     }
 
@@ -63,9 +63,10 @@ def play(scenario: Scenario, step: float = STEP) -> Iterator[Look]:
         t, last = t + step, t
 
 
-def play_recording(snapshots: Iterable[Snapshot]) -> Iterator[Look]:
-    """Yield what would have been said of recorded snapshots, with the usual limits."""
-    watcher, begin = Watcher(lambda _name: Limits()), None
+def play_recording(snapshots: Iterable[Snapshot], changed: Mapping[str, float] = NOTHING) -> Iterator[Look]:
+    """Yield what would have been said of recorded snapshots; `changed` are limits that hold instead of the defaults."""
+    limits = msgspec.structs.replace(Limits(), **changed)
+    watcher, begin = Watcher(lambda _name: limits), None
     for seen in snapshots:
         begin = seen.moment.monotonic if begin is None else begin
         judged = watcher.look(seen.moment, seen.servers, seen.readings, seen.failures)

@@ -13,7 +13,9 @@ def report(view: View) -> dict[str, Any]:
     """Return every server with its verdict, what that rests on and what cannot be read; times are Unix seconds."""
     moment = view.snapshot.moment
     servers = [server_report(past, view.verdicts[name], moment) for name, past in view.pasts.items()]
-    return {"time": round(moment.unix, 3), "servers": servers, "failures": _failures(view)}
+    released = _unix(moment, view.gpu_released_until)
+    said = {"time": round(moment.unix, 3), "servers": servers, "failures": _failures(view)}
+    return said if released is None else {**said, "gpu_released_until": released}
 
 
 def server_report(past: Past, verdict: Verdict, moment: Moment) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _with(server: Server, entry: ServerConfig) -> Server:
     if entry.host is not None:
         server = replace(server, address=LOOPBACK if entry.host == "localhost" else entry.host, address_absence="")
     if entry.log is not None:
-        server = replace(server, log_path=entry.log, log_absence="")
+        server = replace(server, log_path=entry.log, log_root="", log_absence="")
     if entry.expected_schedulers is not None:
         server = replace(server, expected_schedulers=entry.expected_schedulers)
     if entry.gpus is not None:

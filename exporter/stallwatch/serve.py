@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,11 @@ from stallwatch.journal import setup
 from stallwatch.keeping import Keeper, usual_file
 from stallwatch.monitor import Monitor, start_workers
 from stallwatch.notify import Notifier
+from stallwatch.release import USUAL_SECONDS
 from stallwatch.settings.reload import Reloader
-from stallwatch.web import SECURITY_HEADERS, application
+from stallwatch.status import StatusPage
+from stallwatch.trends import Trends
+from stallwatch.web import SECURITY_HEADERS, Orders, application
 
 logger = logging.getLogger("stallwatch")
 
@@ -68,7 +71,8 @@ class Running:
 
 def serve(load: Load, file: Path | None) -> int:
     """Run the exporter until SIGTERM or SIGINT and return its exit code; raises ConfigError if it cannot begin."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nothing is there yet that could be reloaded
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # nothing is there yet that could be reloaded or released
     try:
         # What ran is held, since a finalizer would kill a worker that is stuck inside a driver call.
         _ran = asyncio.run(run(load, file))
@@ -136,8 +140,12 @@ async def exporting(
         exposition = Exposition(monitor.view, reloaded=reloads.last_successful)
         monitor.watch(exposition.publish)
         monitor.watch(lambda _view: notifier.alive())
+        trends = Trends()
+        monitor.watch(trends.take)
         _keep(stack, config, monitor)
-        app = application(config.web, exposition, lambda: monitor.view, reloads.request, gate)
+        page = StatusPage(lambda: monitor.view, trends, config.web.telemetry_path)
+        orders = Orders(reloads.request, monitor.release_gpu)
+        app = application(config.web, exposition, lambda: monitor.view, orders, page, gate=gate)
         await _listen(stack, Listener(app, gate), config.web.listen_address)
         for one in reloads:
             one.start()
@@ -183,16 +191,17 @@ async def _listen(stack: AsyncExitStack, listener: Listener, address: str) -> No
 async def _told_to_end(running: Running) -> None:
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
-    requests: set[asyncio.Task[str | None]] = set()
+    requests: set[asyncio.Task[object]] = set()
 
-    def reload() -> None:
-        request = loop.create_task(running.reloads.request())
+    def begin(order: Coroutine[object, object, object]) -> None:
+        request = loop.create_task(order)
         requests.add(request)
         request.add_done_callback(requests.discard)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    loop.add_signal_handler(signal.SIGHUP, lambda: begin(running.reloads.request()))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: begin(running.monitor.release_gpu(USUAL_SECONDS)))
     ended = asyncio.create_task(end.wait())
     done, _ = await asyncio.wait({ended, running.watching}, return_when=asyncio.FIRST_COMPLETED)
     ended.cancel()

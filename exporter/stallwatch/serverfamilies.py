@@ -9,9 +9,12 @@ from stallwatch.collectors.health import HealthReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import SocketReading
+from stallwatch.judging.serving import OWED
+from stallwatch.lives import LOOP_LIVES, LOOP_SECONDS
 from stallwatch.monitor import COLLECTORS, View
 from stallwatch.past import Past
 from stallwatch.snapshot import PHASES, Family, Server
+from stallwatch.tracks.limits import SIGNALS
 from stallwatch.verdict import SIGNATURES, VERDICTS
 
 INFO_LABELS = (
@@ -34,9 +37,8 @@ Samples = Iterator[tuple[tuple[str, ...], float]]
 
 def server_families(view: View) -> Iterable[Family]:
     """Yield the families of all servers, from the snapshot and what history makes of it."""
-    yield _gauge(
-        "server_info", "An inference server on this node, and what its command line says.", INFO_LABELS, _info(view)
-    )
+    text = "1 for every server of this node, with what its command line says; group is where several nodes meet."
+    yield _gauge("server_info", text, INFO_LABELS, _info(view))
     yield from _process_counts(view)
     yield from _verdicts(view)
     # Of a server that has crashed only the tombstone is told: no phase, no ages, nothing owed.
@@ -45,7 +47,7 @@ def server_families(view: View) -> Iterable[Family]:
     yield from _movement(view, living)
     yield from _lives(view)
     yield from _gpus(living)
-    help_text = "Whether this signal of the server can be read: 1 yes, 0 no."
+    help_text = "1 when this signal of the server can be read, 0 when not."
     yield _gauge("signal_success", help_text, ("server", "signal"), _signals(view))
 
 
@@ -70,13 +72,15 @@ def _info(view: View) -> Samples:
 def _process_counts(view: View) -> Iterable[Family]:
     servers = view.snapshot.servers
     labels = ("server", "role")
-    yield _gauge("server_processes", "Processes of the server that exist.", labels, _present(view))
+    yield _gauge(
+        "server_processes", "Processes of the server that exist; a zombie does not count.", labels, _present(view)
+    )
     expected = (
         ((server.name, "scheduler"), float(server.expected_schedulers))
         for server in servers
         if server.expected_schedulers is not None
     )
-    yield _gauge("server_expected_processes", "Processes that its flags call for on this node.", labels, expected)
+    yield _gauge("server_expected_processes", "Schedulers that its flags call for on this node.", labels, expected)
 
 
 def _present(view: View) -> Samples:
@@ -91,17 +95,16 @@ def _present(view: View) -> Samples:
 
 def _verdicts(view: View) -> Iterable[Family]:
     states = (((name, state), float(v.state == state)) for name, v in view.verdicts.items() for state in VERDICTS)
-    text = "What is judged of the server: 1 for the verdict that holds."
+    text = f"What is judged of the server: 1 for the one that holds of {', '.join(VERDICTS)}."
     yield _gauge("server_verdict", text, ("server", "verdict"), states)
     signatures = (
         ((name, word), float(v.signature == word)) for name, v in view.verdicts.items() for word in SIGNATURES
     )
-    text = "What kind of hang, or of what looks like one: 1 for the signature that holds."
+    text = "What kind of hang, or of what looks like one: 1 for the signature that holds; all 0 where none does."
     yield _gauge("server_signature", text, ("server", "signature"), signatures)
     since = (((name,), _time(v.since)) for name, v in view.verdicts.items())
-    yield _gauge(
-        "server_verdict_start_timestamp_seconds", "When that began; of a stall, the last movement.", ("server",), since
-    )
+    text = "When the verdict began; of a stall, the last movement."
+    yield _gauge("server_verdict_start_timestamp_seconds", text, ("server",), since)
 
 
 def _lives(view: View) -> Iterable[Family]:
@@ -110,36 +113,37 @@ def _lives(view: View) -> Iterable[Family]:
     text = "Lives of the server under this name that began after the first one seen."
     yield Family("stallwatch_server_restarts_total", text, "counter", ("server",), restarts)
     looping = (((name,), float(past.ending.crash_looping)) for name, past in pasts)
-    text = "1 when it was started again and again without getting ready."
+    text = f"1 when it was started {LOOP_LIVES} times in {LOOP_SECONDS / 60:g} minutes without getting ready."
     yield _gauge("server_crash_looping", text, ("server",), looping)
     seconds = tuple(((name,), value) for name, value in view.not_ready_seconds.items() if name in view.pasts)
     text = "Time it was seen not ready, over all its lives."
     yield Family("stallwatch_server_not_ready_seconds_total", text, "counter", ("server",), seconds)
     pending = (((name,), past.pending) for name, past in pasts if past.pending is not None)
-    yield _gauge("server_pending_requests", "Requests that run or wait; absent when unknown.", ("server",), pending)
+    text = "Requests that run or wait, by the engine's own metrics; absent when unknown."
+    yield _gauge("server_pending_requests", text, ("server",), pending)
 
 
 def _phases(view: View, pasts: Mapping[str, Past]) -> Iterable[Family]:
     moment = view.snapshot.moment
     known = [(name, past) for name, past in pasts.items() if past.phase is not None]
     one_hot = (((name, phase), float(past.phase == phase)) for name, past in known for phase in PHASES)
-    yield _gauge("server_phase", "How far the server is: 1 for the phase it is in.", ("server", "phase"), one_hot)
+    text = f"How far the server is: 1 for the one that holds of {', '.join(PHASES)}."
+    yield _gauge("server_phase", text, ("server", "phase"), one_hot)
     since = (((name,), _time(moment.unix_of(past.phase_since))) for name, past in known if past.phase_since is not None)
-    yield _gauge("server_phase_start_timestamp_seconds", "When that phase began.", ("server",), since)
+    yield _gauge("server_phase_start_timestamp_seconds", "When its phase began.", ("server",), since)
     progress = (((name,), past.progress) for name, past in known if past.progress is not None)
     yield _gauge(
-        "server_phase_progress_ratio", "How far that phase is, as its progress bar says.", ("server",), progress
+        "server_phase_progress_ratio", "How far its phase is, where the log has a progress bar.", ("server",), progress
     )
-    yield _gauge(
-        "server_rank_phase", "Index of the furthest phase of each rank.", ("server", "rank"), _rank_phases(view)
-    )
+    text = "The furthest phase of each rank, as its place in the list of phases, from 0."
+    yield _gauge("server_rank_phase", text, ("server", "rank"), _rank_phases(view))
     verdicts = {name: view.verdicts[name].state for name in pasts if name in view.verdicts}
     idle = (((name,), float(state == "idle")) for name, state in verdicts.items() if state != "unknown")
-    yield _gauge(
-        "server_idle", "1 when known to be idle, 0 when known not to be, absent when unknown.", ("server",), idle
-    )
+    text = "1 when the verdict is idle, 0 when it is another one, absent when it is unknown."
+    yield _gauge("server_idle", text, ("server",), idle)
     limits = (((name, limit), value) for name, past in pasts.items() for limit, value in past.limits.items())
-    yield _gauge("server_limit_seconds", "Limits in force now for this server.", ("server", "limit"), limits)
+    text = "Limits in force now for this server: for how long it may stand still."
+    yield _gauge("server_limit_seconds", text, ("server", "limit"), limits)
 
 
 def _rank_phases(view: View) -> Samples:
@@ -154,14 +158,16 @@ def _movement(view: View, pasts: Mapping[str, Past]) -> Iterable[Family]:
     moved = (
         ((name, signal), _time(moment.unix_of(at))) for name, past in pasts.items() for signal, at in past.moved.items()
     )
-    text = "When this signal last showed that the server gets on."
+    text = (
+        f"When this signal last moved: {', '.join(SIGNALS[None])}; where it never did, the first sight of the server."
+    )
     yield _gauge("server_last_movement_timestamp_seconds", text, ("server", "signal"), moved)
     owed = (
         ((name, reason), _time(moment.unix_of(at)))
         for name, past in pasts.items()
         for reason, at in _owed(past).items()
     )
-    text = "Since when something is owed by the server, by reason; absent while nothing is."
+    text = f"Since when something is owed by the server, by reason: {', '.join(OWED)}; absent while nothing is."
     yield _gauge("server_demand_since_timestamp_seconds", text, ("server", "reason"), owed)
     busy = (
         ((name,), _time(moment.unix_of(past.gpus.busy_at)))
@@ -191,13 +197,17 @@ def _gpus(pasts: Mapping[str, Past]) -> Iterable[Family]:
         if place.uuid
     )
     labels = ("server", "gpu", "uuid", "rank")
-    yield _gauge("server_gpu_info", "A GPU that the server holds, lost ones included.", labels, places)
+    yield _gauge("server_gpu_info", "1 for every GPU that the server holds, lost ones included.", labels, places)
     for name, text, field in (
         ("gpu_utilization_min_ratio", "Utilization of its least busy GPU.", "utilization_min"),
         ("gpu_utilization_max_ratio", "Utilization of its busiest GPU.", "utilization_max"),
         ("gpu_memory_used_min_bytes", "Memory used on its emptiest GPU.", "memory_min"),
         ("gpu_memory_used_max_bytes", "Memory used on its fullest GPU.", "memory_max"),
-        ("memory_loaded", "1 when a GPU of the server holds weights (3 GiB or 5 %), 0 when none does.", "loaded"),
+        (
+            "memory_loaded",
+            "1 when a GPU of the server holds weights (3 GiB, or 5 % of the GPU), 0 when none does.",
+            "loaded",
+        ),
     ):
         values = ((server, getattr(past.gpus.holding, field)) for server, past in pasts.items())
         samples = (((server,), float(value)) for server, value in values if value is not None)
@@ -219,7 +229,7 @@ def _signals(view: View) -> Samples:
     collected = {state.collector for state in view.lanes}
     for server in snapshot.servers:
         for collector in COLLECTORS:
-            if collector.name in collected:
+            if collector.name in collected and collector.name in present:
                 yield (server.name, collector.name), float(_shows(server, collector.name, present[collector.name]))
 
 

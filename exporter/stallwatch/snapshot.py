@@ -6,7 +6,7 @@ share and which a clock step does not move; they become Unix time only where the
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 PHASES = (
@@ -107,6 +107,7 @@ class Server:
     version: str = ""
     expected_schedulers: int | None = None
     log_path: str | None = None
+    log_root: str = ""  # what the path of a log that was found begins with and must not lead out of
     log_absence: str = ""
     address: str | None = None  # literal IP address to probe, with `launch.port`
     address_absence: str = ""
@@ -125,12 +126,20 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one collector read; each collector defines its own subclass in its own file."""
+    """What one collector read; each collector defines its own subclass in its own file.
+
+    `dropped` counts what is not in it since there was too much: servers, processes, ranks or samples.
+    """
 
     at: float  # monotonic
+    dropped: int = field(default=0, kw_only=True)
 
 
 R = TypeVar("R", bound=Reading)
+
+HARMLESS = frozenset(
+    {("gpu", "released"), *(("kernel", reason) for reason in ("no_permission", "not_found", "overwritten", "too_many"))}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,11 @@ class Failure:
     reason: str
     detail: str = ""
     server: str = ""  # empty: the whole collector
+
+    @property
+    def harmless(self) -> bool:
+        """Tell whether nothing is broken: it was asked for, or can be done without."""
+        return (self.collector, self.reason) in HARMLESS
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,41 +1,122 @@
-"""What does a person see? The page at `/`: links, the verdict on each server, and what cannot be read."""
+"""What does a person see? The page at `/`: the verdict on each server, what it rests on, and what cannot be read."""
 
-from html import escape
+import gzip
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from stallwatch import __version__
 from stallwatch.monitor import View
+from stallwatch.pages import cards, node, verdicts
+from stallwatch.pages.assets import Asset, Assets
+from stallwatch.pages.markup import Html, tag
 from stallwatch.past import Past
 from stallwatch.snapshot import Moment, Server
+from stallwatch.trends import Trends
 from stallwatch.verdict import Verdict
 from stallwatch.wording import duration
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="refresh" content="5"><title>Stallwatch</title></head><body>
-<h1>Stallwatch {version}</h1>
-<p><a href="{metrics}">metrics</a> · <a href="/api/v1/status">status</a> · <a href="/-/healthy">healthy</a> ·
-<a href="/-/ready">ready</a></p>
-<h2>Servers</h2>
-{servers}
-<h2>What cannot be read</h2>
-{failures}
-</body></html>
-"""
+RELOAD_SECONDS = 10
+"""How often a browser without JavaScript loads the page again."""
+REFRESH_SECONDS = 5
+"""How often the script fetches it."""
 
 
-def page(view: View, telemetry_path: str) -> str:
-    """Return the status page as HTML; everything that a watched process names is escaped."""
-    snapshot = view.snapshot
-    lines = [told(name, verdict, snapshot.moment) for name, verdict in view.verdicts.items()]
-    failures = [
-        f"{failure.server or 'this node'}: {failure.collector}: {failure.reason} ({failure.detail})"
-        for failure in snapshot.failures
-    ]
-    return PAGE.format(
-        version=escape(__version__),
-        metrics=escape(telemetry_path),
-        servers=_list(lines) or "<p>No inference server is seen on this node.</p>",
-        failures=_list(failures) or "<p>Everything can be read.</p>",
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A page as it is sent."""
+
+    plain: bytes
+    zipped: bytes
+
+
+class StatusPage:
+    """The page of the latest view, rendered when somebody asks, once for all who do; `clock` is monotonic."""
+
+    def __init__(
+        self,
+        view: Callable[[], View],
+        trends: Trends,
+        telemetry_path: str = "/metrics",
+        name: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._view, self._trends, self._clock = view, trends, clock
+        self._telemetry_path = telemetry_path
+        self._name = name or platform.node() or "this node"
+        self._assets = Assets()
+        self._last: tuple[View, int, Rendered] | None = None
+
+    def rendered(self) -> Rendered:
+        """Return the page as it is now; while the view stays the same only a growing age makes another one of it."""
+        view = self._view()
+        watch = node.Watch(view, self._name, max(0.0, self._clock() - view.snapshot.moment.monotonic))
+        age = int(watch.age) if watch.stale else 0
+        if self._last is None or self._last[0] is not view or self._last[1] != age:
+            # A name that is no Unicode, as a file may have, becomes readable rather than an error.
+            body = page(watch, self._trends, self._assets, self._telemetry_path).encode(errors="replace")
+            self._last = (view, age, Rendered(body, gzip.compress(body, compresslevel=1)))
+        return self._last[2]
+
+    def asset(self, file: str) -> Asset | None:
+        """Return a file that the page needs, None where there is none of this name."""
+        return self._assets.files.get(file)
+
+
+def page(watch: node.Watch, trends: Trends, assets: Assets, telemetry_path: str) -> str:
+    """Return the whole page as HTML; everything that a watched process names is escaped."""
+    body = tag(
+        "body",
+        tag("a", "Skip to the servers", href="#main", class_="skip"),
+        _header(telemetry_path),
+        tag("p", id="unreachable", class_="warning", role="alert", hidden=True),
+        tag("p", id="news", class_="unseen", role="status", aria_live="polite"),
+        _main(watch, trends),
+        tag("footer", tag("p", f"Stallwatch {__version__}")),
+    )
+    html = tag("html", _head(watch, assets), body, lang="en", data_build=assets.version, data_refresh=REFRESH_SECONDS)
+    return f"<!doctype html>\n{html}\n"
+
+
+def _head(watch: node.Watch, assets: Assets) -> Html:
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="robots", content="noindex"),
+        tag("noscript", tag("meta", http_equiv="refresh", content=RELOAD_SECONDS)),
+        tag("title", node.title(watch)),
+        tag("link", rel="icon", type="image/svg+xml", href=assets.address(f"{watch.worst}.svg")),
+        tag("link", rel="stylesheet", href=assets.address("style.css")),
+        tag("script", src=assets.address("refresh.js"), defer=True),
+    )
+
+
+def _header(telemetry_path: str) -> Html:
+    links = (
+        ("Metrics", telemetry_path.lstrip("/")),
+        ("Status as JSON", "api/v1/status"),
+        ("Healthy", "-/healthy"),
+        ("Ready", "-/ready"),
+    )
+    nav = tag("nav", (tag("a", text, href=href) for text, href in links), aria_label="Other addresses")
+    return tag("header", tag("p", "Stallwatch", class_="brand"), nav, class_="top")
+
+
+def _main(watch: node.Watch, trends: Trends) -> Html:
+    view = watch.view
+    servers = [cards.card(view, name, trends.of(name)) for name in verdicts.by_urgency(view.verdicts)]
+    return tag(
+        "main",
+        node.warnings(watch),
+        tag("div", node.summary(watch), node.looked(watch), class_="headline"),
+        tag("div", servers, class_="cards", id="cards") if servers else node.nobody(watch),
+        node.unread(watch),
+        id="main",
+        class_="old" if watch.stale else None,
+        tabindex=-1,
     )
 
 
@@ -59,8 +140,3 @@ def sentence(server: Server, past: Past, moment: Moment) -> str:
     for reason, since in past.demand_since.items():
         parts.append(f"{reason.replace('_', ' ')} for {duration(moment.monotonic - since)}")
     return f"{server.name}: {', '.join(parts)}"
-
-
-def _list(lines: list[str]) -> str:
-    items = "".join(f"<li>{escape(line)}</li>\n" for line in lines)
-    return f"<ul>\n{items}</ul>" if lines else ""

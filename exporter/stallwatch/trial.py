@@ -1,12 +1,12 @@
 """Does a pid or path that once never came back from a read answer again? Tried in a child of its own."""
 
 import os
-import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stallwatch.node import inside
 from stallwatch.snapshot import Failure, Reading
 
 NAME = "trial"
@@ -35,13 +35,16 @@ def _try(text: str, procfs: str, note: Callable[[str], None]) -> tuple[Failure, 
     note(text)
     path = f"{procfs}/{name}/cmdline" if kind == "pid" else name
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 pathlib costs 1 MiB in a worker
-            return ()  # it answers; to read from a pipe would take what is in it from its reader
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with inside.held("", path) as handle:
+            if kind == "log" and os.fstat(handle).st_size == 0:
+                return ()  # it answers; what the kernel makes up has no size, and may be meant for another
+            descriptor = inside.open_regular(handle)
         try:
             os.read(descriptor, 1)
         finally:
             os.close(descriptor)
+    except (inside.NotRegularFileError, IsADirectoryError):
+        return ()  # it answers; to read from a pipe would take what is in it from its reader
     except OSError as error:
         return (Failure(NAME, "error", f"{text}: {error.strerror}"),)
     return ()

@@ -11,6 +11,7 @@ from stallwatch.history import History
 from stallwatch.lives import Lives, Told
 from stallwatch.past import Past
 from stallwatch.placement import Placement
+from stallwatch.slots import Slots
 from stallwatch.snapshot import Failure, Moment, Reading, Server, Snapshot
 from stallwatch.verdict import Verdict, judge
 
@@ -31,6 +32,7 @@ class Watcher:
     def __init__(self, limits_of: Callable[[str], Limits]) -> None:
         self._lives = Lives()
         self._placement = Placement()
+        self._slots = Slots()
         self._history = History(limits_of)
         self._ready: dict[str, bool | None] = {}
 
@@ -42,6 +44,7 @@ class Watcher:
         failures: tuple[Failure, ...] = (),
     ) -> Judged:
         """Take in what is seen at one moment and judge every server."""
+        readings = self._slots.name(readings)
         seen = Snapshot(moment, (), readings, failures)
         placed = self._placement.place(tuple(servers), seen.get(GpuReading))
         known, endings = self._lives.look(placed, self._told(seen), moment.monotonic)

@@ -2,47 +2,62 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 
-from stallwatch import status
 from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.gate.admission import Gate
 from stallwatch.monitor import View
+from stallwatch.pages.node import READY_WITHIN
+from stallwatch.release import USUAL_SECONDS, Released, seconds_of
 from stallwatch.report import report
-
-READY_WITHIN = 30.0
-"""A snapshot older than this many seconds means that the exporter itself is not well."""
+from stallwatch.status import StatusPage
+from stallwatch.trends import Trends
 
 SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "deny",
     "Referrer-Policy": "no-referrer",
 }
 
+RELEASE_REFUSED = """releasing the GPUs over HTTP needs --web.enable-lifecycle
+without it, SIGUSR1 to the exporter releases them for 5 min: kill -USR1 PID
+"""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application(
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the exporter can be told to do over HTTP.
+
+    `reload` reads the configuration again and returns None or what is wrong with it; `release` lets go of the GPUs for
+    so many seconds.
+    """
+
+    reload: Callable[[], Awaitable[str | None]]
+    release: Callable[[float], Awaitable[Released]]
+
+
+def application(  # noqa: PLR0913 one argument per part
     config: WebConfig,
     exposition: Exposition,
     view: Callable[[], View],
-    reload: Callable[[], Awaitable[str | None]],
+    orders: Orders,
+    page: StatusPage | None = None,
+    *,
     gate: Gate | None = None,
 ) -> web.Application:
-    """Return the aiohttp application; `reload` returns None or what is wrong with the configuration."""
+    """Return the aiohttp application; without a gate everybody is answered."""
 
     async def metrics(request: web.Request) -> web.Response:
-        page = exposition.page(request.headers.get("Accept", ""))
-        headers = {"Content-Type": page.content_type, "Vary": "Accept, Accept-Encoding"}
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
-            return web.Response(body=page.zipped, headers={**headers, "Content-Encoding": "gzip"})
-        return web.Response(body=page.plain, headers=headers)
-
-    async def index(_request: web.Request) -> web.Response:
-        return web.Response(text=status.page(view(), config.telemetry_path), content_type="text/html")
+        scrape = exposition.page(request.headers.get("Accept", ""))
+        headers = {"Content-Type": scrape.content_type, "Vary": "Accept, Accept-Encoding"}
+        return _zipped_or_plain(request, scrape.zipped, scrape.plain, headers)
 
     async def status_json(_request: web.Request) -> web.Response:
         return web.json_response(report(view()))
@@ -60,17 +75,45 @@ def application(
     async def reload_now(_request: web.Request) -> web.Response:
         if not config.enable_lifecycle:
             return web.Response(status=403, text="reloading over HTTP needs --web.enable-lifecycle\n")
-        error = await reload()
+        error = await orders.reload()
         return web.Response(status=400, text=f"{error}\n") if error else web.Response(text="reloaded\n")
 
     app = web.Application(middlewares=[*([gate.admit] if gate else []), _secured], client_max_size=64 * 1024)
     app.router.add_get(config.telemetry_path, metrics)
-    app.router.add_get("/", index)
+    _serve_page(app, page or StatusPage(view, Trends(), config.telemetry_path))
     app.router.add_get("/api/v1/status", status_json)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
     app.router.add_post("/-/reload", reload_now)
+    app.router.add_post("/-/gpu/release", _releasing(config, orders))
     return app
+
+
+def _serve_page(app: web.Application, page: StatusPage) -> None:
+    async def index(request: web.Request) -> web.Response:
+        rendered = page.rendered()
+        headers = {
+            "Content-Type": "text/html; charset=utf-8",
+            "Cache-Control": "no-cache",
+            "Vary": "Accept-Encoding",
+        }
+        return _zipped_or_plain(request, rendered.zipped, rendered.plain, headers)
+
+    async def asset(request: web.Request) -> web.Response:
+        found = page.asset(request.match_info["name"])
+        if found is None:
+            raise web.HTTPNotFound
+        headers = {"Cache-Control": found.caching(request.query.get("v"))}
+        return web.Response(body=found.body, content_type=found.content_type, charset="utf-8", headers=headers)
+
+    app.router.add_get("/", index)
+    app.router.add_get("/assets/{name}", asset)
+
+
+def _zipped_or_plain(request: web.Request, zipped: bytes, plain: bytes, headers: dict[str, str]) -> web.Response:
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        return web.Response(body=zipped, headers={**headers, "Content-Encoding": "gzip"})
+    return web.Response(body=plain, headers=headers)
 
 
 @web.middleware
@@ -82,3 +125,17 @@ async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse
         raise
     response.headers.update(SECURITY_HEADERS)
     return response
+
+
+def _releasing(config: WebConfig, orders: Orders) -> Handler:
+    async def release_now(request: web.Request) -> web.Response:
+        if not config.enable_lifecycle:
+            return web.Response(status=403, text=RELEASE_REFUSED)
+        try:
+            seconds = seconds_of(request.query.get("for", f"{USUAL_SECONDS:g}s"))
+        except ValueError as error:
+            return web.Response(status=400, text=f"for: {error}\n")
+        released = await orders.release(seconds)
+        return web.Response(status=202 if released.holders else 200, text=released.text())
+
+    return release_now

@@ -3,13 +3,16 @@
 from collections.abc import Iterable
 
 from stallwatch.collectors.health import Probe
-from stallwatch.past import Past, RankPast
+from stallwatch.gpus.xids import words_of
+from stallwatch.past import Past, RankPast, XidPast
 from stallwatch.snapshot import PHASES
 
 ASLEEP_CORES = 0.05
 SPINNING_CORES = 0.5
 STALE_PROBE = 20.0
 LONGEST = 1e9
+BEFORE_STANDSTILL = 600.0
+"""What the kernel told this long before the last movement may be what ended it."""
 
 
 def duration(seconds: float) -> str:
@@ -38,7 +41,7 @@ def moving(signals: Iterable[str]) -> str:
 def seen(past: Past, now: float) -> str:
     """Return what is seen of a server that does not move: GPUs, schedulers, log, port, the rank that lags."""
     parts = (gpus(past), schedulers(past), log(past, now), queue(past), probes(past, now), lagging(past))
-    return joined(parts) or "no signal says more"
+    return joined((*parts, kernel(past, now))) or "no signal says more"
 
 
 def weights(past: Past) -> str:
@@ -112,6 +115,24 @@ def _probe(probe: Probe, port: int | None) -> str:
         "http_error": f"{probe.path} answers {probe.status}",
     }
     return words.get(probe.result, f"{probe.path}: {probe.result}")
+
+
+def kernel(past: Past, now: float) -> str:
+    """Return what the kernel log tells since shortly before the server stood still, or in all where it never moved."""
+    since = max(past.stamps.values(), default=past.started) - BEFORE_STANDSTILL
+    told = [f"{_xid(xid)} {duration(now - xid.at)} ago" for xid in past.xids if xid.at >= since]
+    hung = [f"{one.process} blocked for {duration(one.seconds)}" for one in past.blocked if one.at >= since]
+    return f"the kernel reports {joined([*told, *hung])}" if told or hung else ""
+
+
+def xids(faults: Iterable[XidPast]) -> str:
+    """Return errors of GPUs by number, meaning and GPU."""
+    return joined(map(_xid, faults))
+
+
+def _xid(xid: XidPast) -> str:
+    meaning = words_of(xid.code)
+    return f"Xid {xid.code} of GPU {xid.gpu}{f' ({meaning})' if meaning else ''}"
 
 
 def lagging(past: Past) -> str:

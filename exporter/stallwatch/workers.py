@@ -52,6 +52,7 @@ class Deadlines:
     first_call: float = 5.0
     to_sigterm: float = 1.0
     to_sigkill: float = 60.0
+    slowly: str = ""  # a call whose note ends so may take as long as a first one
 
 
 class Worker:
@@ -142,6 +143,13 @@ class Worker:
             self._abandon(self._child, late=False)
         return True
 
+    async def give_up(self, within: float) -> tuple[str, ...]:
+        """End the child, with whatever it reads, and name each one that has not ended within this time."""
+        if self._child:
+            self._abandon(self._child, late=False)
+        await self._settle(within)
+        return tuple(sorted(child.told() for child in self._leaving))
+
     async def close(self, grace: float = 0.3) -> None:
         """End the child gently, and leave one that does not go: it ends by itself when its call returns."""
         if self._child:
@@ -216,17 +224,34 @@ class _Child:
 
     async def _line(self, deadline: float, otherwise: str = "no read") -> bytes:
         assert self.process.stdout is not None  # noqa: S101 it was started with a pipe
+        waited, slow = 0.0, False
         try:
-            line = await asyncio.wait_for(self.process.stdout.readline(), deadline)
-        except (asyncio.TimeoutError, TimeoutError) as error:
-            stuck_in = self._note.text()
-            detail = f"no answer in {deadline:g} s, at: {stuck_in or otherwise}"
-            raise WorkerError("timeout", detail, stuck_in) from error
+            while (line := await self._in_time(self.process.stdout, deadline)) is None:
+                waited += deadline
+                was_slow, slow = slow, self._is_slow()  # what comes after a slow call has a deadline of its own
+                if not (slow or was_slow) or waited >= self._deadlines.first_call:
+                    break
         except ValueError as error:  # readline() found no end within REPLY_BYTES
             raise WorkerError("garbage", f"a reply of more than {REPLY_BYTES} bytes") from error
+        if line is None:
+            stuck_in = self._note.text().removesuffix(self._deadlines.slowly)
+            raise WorkerError("timeout", f"no answer in {waited:g} s, at: {stuck_in or otherwise}", stuck_in)
         if not line.endswith(b"\n"):
             raise WorkerError("worker_died", f"the worker ended after {len(line)} bytes of a reply")
         return line
+
+    async def _in_time(self, stream: asyncio.StreamReader, deadline: float) -> bytes | None:
+        try:
+            return await asyncio.wait_for(stream.readline(), deadline)
+        except (asyncio.TimeoutError, TimeoutError):
+            return None
+
+    def _is_slow(self) -> bool:
+        return bool(self._deadlines.slowly) and self._note.text().endswith(self._deadlines.slowly)
+
+    def told(self) -> str:
+        doing = self._note.text()
+        return f"pid {self.process.pid}" + (f", which is stuck in {doing}" if doing else "")
 
     def close_input(self) -> None:
         if self.process.stdin:

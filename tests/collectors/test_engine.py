@@ -157,6 +157,36 @@ async def test_a_stopped_process_is_a_timeout(collector):
         assert await collector.collect(server_at(port), EngineSettings(timeout=0.5)) == failed("timeout")
 
 
+async def test_the_pages_of_all_servers_take_only_so_much(collector, monkeypatch):
+    """A large one is cut off while others take all there is; a small one is always read, and later the large one is."""
+    monkeypatch.setattr(engine, "BODIES_LIMIT", 3_000_000)
+    large, small = page(*busy()) + b"# comment\n" * 200_000, page(*busy())
+    held = asyncio.Event()
+
+    async def behave(reader, writer):
+        await servers.request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(large), large[:-1]))
+        await held.wait()
+        writer.write(large[-1:])
+        await writer.drain()
+
+    async with (
+        servers.serving(behave) as first,
+        servers.serving(ok(large)) as second,
+        servers.serving(ok(small)) as third,
+    ):
+        waiting = asyncio.ensure_future(collector.collect(server_at(first), EngineSettings()))
+        while collector._held < len(large) - 1:
+            await asyncio.sleep(0.01)
+        reason = f"over {engine.BODIES_LIMIT} bytes with other pages"
+        assert await collector.collect(server_at(second), EngineSettings()) == failed("too_large", reason)
+        assert (await collector.collect(server_at(third), EngineSettings()))[1] == ()
+        held.set()
+        assert (await waiting)[1] == ()
+        assert (await collector.collect(server_at(second), EngineSettings()))[1] == ()
+    assert collector._held == 0
+
+
 async def test_a_page_that_is_too_large_is_cut_off(collector):
     """Of 50 MB no more is taken than the limit and what the sockets hold, and what stands in it is not used."""
     sent = 0

@@ -9,10 +9,10 @@ from dataclasses import asdict, fields
 import msgspec
 import pytest
 
-from nvml_library import build, environment, write_state
+from nvml_library import environment, write_state
 from stallwatch.collectors import gpu
 from stallwatch.collectors.gpu import Gpu, GpuProcess, GpuReader, GpuReading
-from stallwatch.gpus.nvml import Nvml
+from stallwatch.gpus.nvml import SLOWLY, Nvml
 from stallwatch.simulation.nvml import Driver
 from stallwatch.snapshot import Moment
 
@@ -107,12 +107,6 @@ class Node:
 def node(tmp_path):
     """Return a function that makes a node."""
     return lambda *statements: Node(tmp_path / "state", *statements)
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    """Compile the stand-in for the real library once."""
-    return build(tmp_path_factory.mktemp("nvml"))
 
 
 def through_pynvml(library, state, *steps):
@@ -444,6 +438,40 @@ def test_gpu_that_hung_is_left_alone_and_not_lost(node):
         assert [(found.lost, bool(values(found))) for found in reading.gpus] == [(False, True), (False, False)]
     assert box.restarts() == 0
     assert box.driver.calls.count("nvmlDeviceGetMemoryInfo") == 10
+
+
+def test_gpu_that_was_left_alone_when_the_library_started_comes_back(node):
+    """A worker that begins while a GPU is in quarantine reads it as soon as that ends, without a start anew."""
+    box = node("gpus 3")
+    skip = frozenset({"gpu 1 nvmlDeviceGetPowerUsage"})
+    for _ in range(3):
+        reading, failures = box.read(skip=skip)
+        assert [failure.reason for failure in failures] == ["quarantined"]
+        assert [found.index for found in reading.gpus] == [0, 2]
+    reading, failures = box.read()
+    assert failures == ()
+    assert [(found.index, found.power_watts) for found in reading.gpus] == [(0, 70), (1, 70), (2, 70)]
+    assert box.restarts() == 1
+
+
+def test_only_a_driver_that_wakes_up_may_take_long(node):
+    """A library that starts with nothing else to read says so in its notes, one started for a lost GPU does not."""
+    box = node("gpus 2")
+    box.read()
+    box.play("gpus 2", "gpu 1 lost")
+    for _ in range(20):
+        box.read()
+    assert box.restarts() > 2
+    assert not [note for note in box.notes if note.endswith(SLOWLY)]
+    box.path.unlink()
+    for _ in range(3):
+        box.read()
+    box.play("gpus 2")
+    box.notes.clear()
+    box.read()
+    assert box.notes[0] == f"nvmlInit{SLOWLY}"
+    assert f"gpu 1 nvmlDeviceGetHandleByIndex{SLOWLY}" in box.notes
+    assert not box.notes[-1].endswith(SLOWLY)
 
 
 def test_reader_takes_the_module_from_the_options(tmp_path, monkeypatch):

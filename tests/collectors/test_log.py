@@ -27,7 +27,14 @@ class Watch:
         self.now = Moment(STARTED, BOOTED, BOOTED)
         self.notes = []
         self.read = reader({}, self.notes.append, lambda: self.now)
-        self.target = {"server": SERVER, "engine": engine, "path": str(path), "incarnation": "1.1", "started": None}
+        self.target = {
+            "server": SERVER,
+            "engine": engine,
+            "path": str(path),
+            "root": "",
+            "incarnation": "1.1",
+            "started": None,
+        }
 
     def wait(self, seconds):
         """Let time pass."""
@@ -406,7 +413,7 @@ def test_the_reading_crosses_as_json(path, watch):
     reading, _ = watch.read([watch.target], frozenset())
     sent = msgspec.json.encode(msgspec.to_builtins(reading))
     assert msgspec.json.decode(sent, type=LogReading) == reading
-    assert set(fields_of(reading)) == {"at", "logs"}
+    assert set(fields_of(reading)) == {"at", "dropped", "logs"}
 
 
 def test_target():
@@ -416,7 +423,7 @@ def test_target():
     server = Server("a", "sglang", Launch(), processes, incarnation="7.70")
     assert target(server) is None
     found = target(replace(server, log_path="/x"))
-    assert found == {"server": "a", "engine": "sglang", "path": "/x", "incarnation": "7.70", "started": 0.7}
+    assert found == {"server": "a", "engine": "sglang", "path": "/x", "root": "", "incarnation": "7.70", "started": 0.7}
 
 
 def test_families(path, watch):

@@ -12,7 +12,7 @@ SINCE_EP_RANK = {**SINCE_TP_RANK, "moe_ep_rank": "0"}
 
 def sglang(*lines):
     """Read a page of SGLang."""
-    return ranks_of(page(*lines), NAMES["sglang"])
+    return ranks_of(page(*lines), NAMES["sglang"])[0]
 
 
 def only(ranks):
@@ -40,7 +40,7 @@ REALTIME = {"prefill_compute": 33.0, "decode": 313.0, "prefill_cache": 30.0}
 )
 def test_recorded_replies_are_read(name, running, tokens):
     """The pages of real servers give one rank each, with counters that move while a request runs."""
-    rank = only(ranks_of(body_of(name), NAMES[name.partition("_")[0]]))
+    rank = only(ranks_of(body_of(name), NAMES[name.partition("_")[0]])[0])
     paused = 0.0 if "traffic" in name or "busy" in name else rank.paused
     assert rank == RankMetrics("0", running, 0.0, paused, tokens, live=True, beats={})
 
@@ -165,7 +165,7 @@ def test_vllm_engines_are_ranks():
     lines += [sample("vllm:num_requests_waiting_by_reason", 3, engine="1", reason="capacity")]
     lines += [sample("vllm_prompt_tokens_total", 5, engine="0"), sample("vllm_generation_tokens_total", 6, engine="0")]
     lines += [sample("vllm:prompt_tokens_by_source_total", 5, engine="0", source="local_compute")]
-    found = ranks_of(page(*lines), NAMES["vllm"])
+    found, _ = ranks_of(page(*lines), NAMES["vllm"])
     assert [summary(rank) for rank in found] == [
         ("0", 4.0, None, {"prompt": 5.0, "generation": 6.0}, True),
         ("1", 4.0, 4.0, {}, True),
@@ -174,20 +174,22 @@ def test_vllm_engines_are_ranks():
 
 def test_vllm_without_engines_is_one_rank():
     """The first generation of vLLM has no label for the engine."""
-    rank = only(ranks_of(page(sample("vllm:num_requests_running", 2, model_name="m")), NAMES["vllm"]))
+    rank = only(ranks_of(page(sample("vllm:num_requests_running", 2, model_name="m")), NAMES["vllm"])[0])
     assert summary(rank) == ("0", 2.0, None, {}, False)
 
 
 def test_foreign_pages_hold_nothing():
     """Neither an empty page, nor another program's, nor the other engine's has anything to say."""
     for text in (b"", b"<html></html>", page("up 1"), body_of("vllm_0.32.0_ready.http")):
-        assert ranks_of(text, NAMES["sglang"]) == ()
+        assert ranks_of(text, NAMES["sglang"]) == ((), 0)
 
 
 def test_ranks_are_bounded():
-    """Ranks that no engine has, by name or by number, are left out."""
-    lines = [sample("sglang:num_running_reqs", 1, dp_rank=rank) for rank in ("x" * 33, "a\\nb", "\x1b[0m")]
-    assert sglang(*lines, *busy(dp_rank="x" * 32))[0].dp_rank == "x" * 32
-    assert len(sglang(*lines, *busy(dp_rank="5"))) == 1
+    """Ranks that no engine has, by name or by number, are left out and counted."""
+    lines = [sample("sglang:num_running_reqs", 1, dp_rank=rank) for rank in ("x", "123456", "-1", "a\\nb", "\x1b[0m")]
+    assert [rank.dp_rank for rank in sglang(*lines, *busy(dp_rank="5"))] == ["5"]
+    assert ranks_of(page(*lines), NAMES["sglang"]) == ((), len(lines))
     many = [sample("sglang:num_running_reqs", 1, dp_rank=rank) for rank in range(MOST_RANKS + 50)]
-    assert [rank.dp_rank for rank in sglang(*many)] == [str(rank) for rank in range(MOST_RANKS)]
+    ranks, dropped = ranks_of(page(*many), NAMES["sglang"])
+    assert [rank.dp_rank for rank in ranks] == [str(rank) for rank in range(MOST_RANKS)]
+    assert dropped == 50

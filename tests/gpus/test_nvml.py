@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nvml_library import build, environment, write_state
+from nvml_library import environment, write_state
 from stallwatch.gpus.nvml import CallError, Nvml
 from stallwatch.simulation.nvml import Driver
 
@@ -52,12 +52,6 @@ QUESTIONS = (
     "recovery_action",
     "processes",
 )
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    """Compile the stand-in for the real library once."""
-    return build(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

@@ -319,4 +319,4 @@ def test_the_help_tells_the_defaults():
     add_flags(parser)
     text = " ".join(parser.format_help().split())
     assert "how often to probe a server (default 15s)" in text
-    assert "paths to probe, separated by commas (default /health)" in text
+    assert "separated by commas in a flag or variable (default /health)" in text

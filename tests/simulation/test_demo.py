@@ -14,6 +14,7 @@ from stallwatch.simulation.pager import free_port, programs
 
 SECONDS = "25"
 BEFORE_THE_PAGE = "8 schedulers have started"
+SHORT = "servers: [{segments: [{for: 2s, phase: loading_weights, log: progress, health: refused}]}]"
 
 
 @pytest.fixture
@@ -97,6 +98,23 @@ def test_it_ends_in_order_when_it_is_told_to(environ, number):
     assert process.returncode == 0
     assert rest.splitlines()[-1].endswith("ended before its time")
     assert "Traceback" not in rest
+    assert_nothing_left(environ)
+
+
+def test_forever_means_again_from_the_start_until_it_is_told_to_end(environ, tmp_path_factory):
+    """Round follows round, each with an exporter that knows nothing of the one before, until SIGTERM."""
+    scenario = tmp_path_factory.mktemp("plot") / "short.yml"
+    scenario.write_text(SHORT)
+    process = start(environ, free_port(), str(scenario), "--seconds", "2", "--forever")
+    lines = []
+    while sum("here is the next" in line for line in lines) < 2:
+        lines.append(process.stdout.readline())
+        assert lines[-1], lines
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert sum("as fast as life" in line for line in lines) == 2
+    assert not any("Traceback" in line for line in lines)
     assert_nothing_left(environ)
 
 

@@ -12,7 +12,6 @@ import pytest
 from stallwatch.simulation.live import shortened
 from stallwatch.simulation.pager import free_port
 
-SCENARIOS = Path(__file__).parents[2] / "scenarios"
 STOPPED = """
 name: a rank that is stopped
 node: {gpus: 2}

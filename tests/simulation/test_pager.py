@@ -7,7 +7,8 @@ import socket
 import pytest
 import yaml
 
-from stallwatch.simulation.pager import Page, Pager, alerts_directory, free_port, programs
+from stallwatch.shipped import shipped_folder
+from stallwatch.simulation.pager import Page, Pager, free_port, programs
 
 
 def sent(alert="InferenceServerSilent", status="firing", server="sglang:30000"):
@@ -50,7 +51,7 @@ def test_the_rules_of_the_demo_are_the_shipped_ones_but_faster(tmp_path):
     """Every alert and expression is there; only intervals are shortened, and each group is evaluated every second."""
     pager = Pager(tmp_path, exporter_port=1)
     pager._prometheus()
-    for source in (alerts_directory() / "rules").glob("*.yml"):
+    for source in (shipped_folder("alerts") / "rules").glob("*.yml"):
         shipped = yaml.safe_load(source.read_text())
         played = yaml.safe_load((tmp_path / "rules" / source.name).read_text())
         for ours, theirs in zip(played["groups"], shipped["groups"], strict=True):
@@ -62,7 +63,7 @@ def test_the_rules_of_the_demo_are_the_shipped_ones_but_faster(tmp_path):
 
 def test_only_what_pages_reaches_the_webhook(tmp_path):
     """The shipped routes and inhibitions stand, the pager is the webhook and every other receiver is nobody."""
-    shipped = yaml.safe_load((alerts_directory() / "alertmanager.yml").read_text())
+    shipped = yaml.safe_load((shipped_folder("alerts") / "alertmanager.yml").read_text())
     played = Pager(tmp_path, exporter_port=1)._alertmanager(webhook_port=4711)
     assert played["inhibit_rules"] == shipped["inhibit_rules"]
     assert {receiver["name"] for receiver in played["receivers"]} == {one["name"] for one in shipped["receivers"]}

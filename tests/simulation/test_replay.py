@@ -8,10 +8,11 @@ import pytest
 
 from stallwatch.config import ConfigError
 from stallwatch.simulation.replay import replay
+from stallwatch.simulation.scenario import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts" / "rules"
-COLD = ROOT / "scenarios" / "cold_deadlock_after_weights.yml"
+COLD = SHIPPED / "cold_deadlock_after_weights.yml"
 
 HANG = """
 name: a start that hangs
@@ -42,6 +43,13 @@ def test_each_change_of_a_verdict_is_one_object(capsys):
     assert 600 <= last["t"] <= 660
     assert last["reason"]
     assert "its alerts were not judged" in capsys.readouterr().err
+
+
+def test_a_shipped_scenario_is_played_by_its_name():
+    """Its bare name is enough, in any folder; a name that is none is answered with those there are."""
+    assert told(Path("cold_deadlock_after_weights")) == told(COLD)
+    with pytest.raises(ConfigError, match=r"no_such_scenario: no such scenario; there are: .*cold_deadlock"):
+        told(Path("no_such_scenario"))
 
 
 def test_with_rules_the_alerts_are_played_too():
@@ -76,3 +84,35 @@ def test_rules_that_are_not_there_are_refused(tmp_path):
     """A folder without rules is a mistake, not a quiet scenario."""
     with pytest.raises(ConfigError, match="holds no rules"):
         replay(COLD, rules=tmp_path)
+
+
+def test_other_limits_can_be_tried(tmp_path, capsys):
+    """With a shorter limit the same hang is called earlier, and the scenario's own expectations are still judged."""
+    path = tmp_path / "hang.yml"
+    path.write_text(HANG.replace("VERDICT", "stalled"))
+    usual = told(path)[1][-1]
+    code, lines = told(path, limits=["start_without_movement=2m", "start_without_movement_partial=3m"])
+    assert code == 0
+    assert (lines[-1]["verdict"], usual["verdict"]) == ("stalled", "stalled")
+    assert (round(lines[-1]["t"], -1), round(usual["t"], -1)) == (190, 610)
+    assert told(path, limits=["start_without_movement_partial=15m"])[0] == 1
+    assert "expected stalled, got suspect" in capsys.readouterr().err
+
+
+def test_limits_that_are_tried_win_over_those_of_the_scenario(tmp_path):
+    """Whoever tries a limit wants to see it."""
+    path = tmp_path / "own.yml"
+    path.write_text(
+        HANG.replace("VERDICT", "stalled").replace(
+            "- args", "- limits: {start_without_movement_partial: 12m}\n    args"
+        )
+    )
+    tried = ["start_without_movement_partial=5m"]
+    assert [round(told(path, limits=limits)[1][-1]["t"], -1) for limits in ([], tried)] == [730, 310]
+
+
+def test_the_rules_are_played_with_the_limits_that_are_tried():
+    """They compare with what the exporter would have published."""
+    _, lines = told(COLD, rules=RULES, limits=["silent=6m"])
+    fired = {line["alert"]: line["t"] for line in lines if line.get("state") == "firing"}
+    assert fired["InferenceServerSilent"] < fired["InferenceServerStalled"]

@@ -5,6 +5,7 @@ from itertools import pairwise
 from stallwatch.collectors.engine import EngineReading
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.collectors.health import HealthReading
+from stallwatch.collectors.kernel import KernelReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import SocketReading
@@ -126,6 +127,24 @@ def test_a_gpu_is_lost_or_faulty():
     gpus = look.get(GpuReading).gpus
     assert (gpus[0].recovery_action, gpus[1].lost, gpus[1].utilization) == ("gpu_reset", True, None)
     assert gpus[2].recovery_action is None
+
+
+def test_the_kernel_log_has_a_line_for_each_xid():
+    """From the begin of its segment on and once for each, also when the server has gone; none where none is given."""
+    looks = played(
+        {"for": 10, "gpu": {"utilization": 5}},
+        {"for": 10, "gpu": {"xid": {0: 79, 2: 31}}},
+        {"for": 10, "gpu": {"xid": {0: 79}}, "exit": "crash"},
+        until=40.0,
+    )
+    assert looks[5.0].get(KernelReading) is None
+    told = {t: {(xid.address, xid.code): xid for xid in looks[t].get(KernelReading).xids} for t in (15.0, 40.0)}
+    addresses = [gpu.pci_bus_id for gpu in looks[5.0].get(GpuReading).gpus]
+    assert told[15.0].keys() == {(addresses[0], 79), (addresses[2], 31)}
+    first, last = told[15.0][addresses[0], 79], told[40.0][addresses[0], 79]
+    assert (first.count, first.last_at, first.fault_at) == (1, 100_010.0, 100_010.0)
+    assert (last.count, last.last_at) == (2, 100_020.0)
+    assert told[40.0][addresses[2], 31].fault_at is None
 
 
 def test_a_shared_gpu_shows_the_sum():

@@ -33,6 +33,8 @@ from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 NAME = "engine"
 PATH = "/metrics"
 BODY_LIMIT = 16 * 1024 * 1024
+BODIES_LIMIT = 64 * 1024 * 1024
+SMALL_BODY = 1024 * 1024
 ACCEPT = "text/plain;version=0.0.4"
 
 
@@ -79,6 +81,7 @@ class EngineCollector:
     load_files: LoadFiles = field(default_factory=LoadFiles)
     keys: ApiKeys = field(default_factory=ApiKeys)
     _session: aiohttp.ClientSession | None = None
+    _held: int = 0  # bytes of pages that are being received
     _pasts: dict[str, Heartbeats] = field(default_factory=dict)
 
     async def close(self) -> None:
@@ -101,17 +104,18 @@ class EngineCollector:
             return None, (Failure(NAME, "worker_node", "the first node answers for this server", server.name),)
         failures: tuple[Failure, ...] = ()
         page: tuple[RankMetrics, ...] = ()
+        dropped = 0
         if absence := http_probe.absence(NAME, server):
             failures = (absence,)
         else:
             headers, failures = self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
             try:
-                page = await self._page(server, settings, {"Accept": ACCEPT, **headers})
+                page, dropped = await self._page(server, settings, {"Accept": ACCEPT, **headers})
             except (_UnreadError, NotMadeError) as error:
                 failures = (*failures, Failure(NAME, error.reason, error.detail, server.name))
-        return self._reading(server, page), failures
+        return self._reading(server, page, dropped), failures
 
-    def _reading(self, server: Server, page: Sequence[RankMetrics]) -> EngineReading | None:
+    def _reading(self, server: Server, page: Sequence[RankMetrics], dropped: int) -> EngineReading | None:
         now = self.clock()
         loads = self.load_files.read(server, now) if server.engine == "sglang" else ()
         past = self._past(server)
@@ -124,7 +128,7 @@ class EngineCollector:
             *(_rank_of_load(load, beats.get(load.dp_rank)) for load in loads if load.dp_rank not in on_page),
         )
         source = "metrics" if of_counters else "shm" if of_loads else ""
-        return EngineReading(now, server.name, ranks, source) if ranks else None
+        return EngineReading(now, server.name, ranks, source, dropped=dropped) if ranks else None
 
     def _past(self, server: Server) -> Heartbeats:
         past = self._pasts.get(server.name)
@@ -134,18 +138,18 @@ class EngineCollector:
 
     async def _page(
         self, server: Server, settings: EngineSettings, headers: Mapping[str, str]
-    ) -> tuple[RankMetrics, ...]:
+    ) -> tuple[tuple[RankMetrics, ...], int]:
         names = NAMES.get(server.engine)
         if names is None:
             raise _UnreadError("no_engine_metrics", "nothing is known of this engine's metrics")
         try:
             body = await asyncio.wait_for(self._fetch(server, settings, headers), settings.timeout)
-            ranks = ranks_of(body, names)
+            ranks, dropped = ranks_of(body, names)
         except http_probe.ERRORS as error:
             raise _UnreadError(http_probe.result_of_error(error)) from error
         if not ranks:
             raise _UnreadError("no_engine_metrics", "none of the known names is on the page")
-        return ranks
+        return ranks, dropped
 
     async def _fetch(self, server: Server, settings: EngineSettings, headers: Mapping[str, str]) -> bytes:
         context: ssl.SSLContext | None = None
@@ -157,13 +161,23 @@ class EngineCollector:
         url = http_probe.url(server, PATH)
         async with self._session.get(url, headers=headers, ssl=context or True, allow_redirects=False) as response:
             _require_page(response.status)
-            body = bytearray()
+            return await self._body(response)
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        """Return the body; the pages of all servers together may take only so much, of which small ones are no part."""
+        body = bytearray()
+        try:
             async for chunk in response.content.iter_any():
                 body += chunk
-                if len(body) > BODY_LIMIT:
+                self._held += len(chunk)
+                shared = len(body) > SMALL_BODY and self._held > BODIES_LIMIT
+                if len(body) > BODY_LIMIT or shared:
                     response.close()
-                    raise _UnreadError("too_large", f"over {BODY_LIMIT} bytes")
-            return bytes(body)
+                    limit = f"{BODIES_LIMIT} bytes with other pages" if shared else f"{BODY_LIMIT} bytes"
+                    raise _UnreadError("too_large", f"over {limit}")
+        finally:
+            self._held -= len(body)
+        return bytes(body)
 
 
 def _require_page(status: int) -> None:
@@ -192,10 +206,12 @@ def families(readings: Sequence[EngineReading], moment: Moment) -> Iterable[Fami
     def heartbeat(rank: EngineRank) -> float | None:
         return None if rank.heartbeat is None else moment.unix_of(rank.heartbeat)
 
-    yield gauge("requests_running", "Requests that run, as the engine says.", lambda rank: rank.running)
-    yield gauge("requests_queued", "Requests that wait, in any queue of the engine.", lambda rank: rank.queued)
+    text = "Requests that run, as the engine says; frozen while its scheduler hangs."
+    yield gauge("requests_running", text, lambda rank: rank.running)
+    text = "Requests that wait, in any queue of the engine; frozen while its scheduler hangs."
+    yield gauge("requests_queued", text, lambda rank: rank.queued)
     text = "Last proof that the loop of this rank's scheduler turned."
     yield gauge("heartbeat_timestamp_seconds", text, heartbeat)
-    text = "Tokens that the engine has counted."
+    text = "Tokens as the engine counts them, since it began; a kind that has not occurred yet is absent."
     tokens = tuple(((*key, kind), count) for key, rank in ranks for kind, count in rank.tokens.items())
     yield Family("stallwatch_engine_tokens_total", text, "counter", ("server", "dp_rank", "kind"), tokens)

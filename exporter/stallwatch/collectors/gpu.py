@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stallwatch.gpus.busy import Busy, Questions
-from stallwatch.gpus.nvml import GPU_IS_LOST, LOST, THROTTLE_REASONS, UNKNOWN, CallError, Device, Nvml
+from stallwatch.gpus.nvml import GPU_IS_LOST, LOST, RECOVERY_ACTIONS, THROTTLE_REASONS, UNKNOWN, CallError, Device, Nvml
 from stallwatch.snapshot import Failure, Family, Moment, Reading
 
 NAME = "gpu"
@@ -75,6 +75,8 @@ class GpuReader:
         self._busy: dict[str, Busy] = {}
         self._restart_at: float | None = None
         self._started_at = 0.0
+        self._tried = False
+        self._answered = False  # any GPU, when they were read last
 
     def read(self, _targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[GpuReading, tuple[Failure, ...]]:
         """Read every GPU; a GPU that cannot be read is in the failures, a lost one in the reading as well."""
@@ -98,13 +100,19 @@ class GpuReader:
     def _start(self, at: float) -> None:
         if self._nvml.started and self._restart_at is not None and at >= self._restart_at:
             self._nvml.stop()
-        if not self._nvml.started:
-            self._nvml.start()
-            self._started_at = at
+        if self._nvml.started:
+            self._nvml.look_again()
+            return
+        # The first time the exporter is patient anyway; and a lost GPU must not make it patient with the others.
+        slowly, self._tried = self._tried and not self._answered, True
+        self._answered = False
+        self._nvml.start(slowly=slowly)
+        self._started_at = at
 
     def _plan_restart(self, errors: list[CallError | None]) -> None:
         wanted = not errors or any(error and error.reason != "quarantined" for error in errors)
-        pause = RESTART_SECONDS if None in errors else 0.0  # no pause where there is nothing to disturb
+        self._answered = None in errors
+        pause = RESTART_SECONDS if self._answered else 0.0  # no pause where there is nothing to disturb
         self._restart_at = self._started_at + pause if wanted else None
 
     def _read(self, device: Device, failures: list[Failure], at: float) -> tuple[Gpu, CallError | None]:
@@ -172,8 +180,13 @@ def _failure(gpu: Gpu, error: CallError, reason: str = "") -> Failure:
 
 
 VALUES = (
-    ("utilization_ratio", "gauge", "utilization", "Mean share of time since the last reading in which a kernel ran."),
-    ("busy_seconds_total", "counter", "busy_seconds", "Seconds in which a kernel ran since the exporter looks."),
+    (
+        "utilization_ratio",
+        "gauge",
+        "utilization",
+        "Share of the time since the last reading in which a kernel ran; a rank that only spins shows 1.",
+    ),
+    ("busy_seconds_total", "counter", "busy_seconds", "Seconds in which a kernel ran, since the exporter looks."),
     ("memory_used_bytes", "gauge", "memory_used", "Memory in use, with what the driver reserves."),
     ("memory_total_bytes", "gauge", "memory_total", "Memory there is."),
     ("power_watts", "gauge", "power_watts", "Power drawn."),
@@ -188,21 +201,22 @@ def families(readings: Sequence[GpuReading], moment: Moment) -> Iterable[Family]
     """State what /metrics says about the GPUs."""
     gpus = [gpu for reading in readings for gpu in reading.gpus]
     labels: tuple[str, ...] = ("gpu", "uuid", "name", "pci_bus_id", "driver_version")
-    yield Family("stallwatch_gpu_info", "Which GPU this is.", "gauge", labels, tuple(_info(readings)))
+    yield Family("stallwatch_gpu_info", "1 for every GPU of the node.", "gauge", labels, tuple(_info(readings)))
     for name, kind, attribute, text in VALUES:
         values = ((_labels(gpu), getattr(gpu, attribute)) for gpu in gpus)
         samples = tuple((labels, float(value)) for labels, value in values if value is not None)
         yield Family(f"stallwatch_gpu_{name}", text, kind, ("gpu", "uuid"), samples)
     labels = ("gpu", "uuid", "reason")
     throttled = tuple(_throttled(gpus))
-    yield Family("stallwatch_gpu_throttled", "Why the clocks are low; idle is no throttle.", "gauge", labels, throttled)
+    text = f"Why the clocks are low: {', '.join(THROTTLE_REASONS)}; idle is no throttle."
+    yield Family("stallwatch_gpu_throttled", text, "gauge", labels, throttled)
     labels = ("gpu", "uuid", "action")
     actions = tuple(((*_labels(gpu), gpu.recovery_action), 1.0) for gpu in gpus if gpu.recovery_action is not None)
-    yield Family("stallwatch_gpu_recovery_action", "What the driver wants done about it.", "gauge", labels, actions)
+    text = f"1 for what the driver wants done about the GPU: {', '.join(RECOVERY_ACTIONS)}, other."
+    yield Family("stallwatch_gpu_recovery_action", text, "gauge", labels, actions)
     lost = tuple((_labels(gpu), float(gpu.lost)) for gpu in gpus)
-    yield Family(
-        "stallwatch_gpu_lost", "Whether the GPU was there and is not any more.", "gauge", ("gpu", "uuid"), lost
-    )
+    text = "1 when the GPU was there and is not any more; its other values are absent then."
+    yield Family("stallwatch_gpu_lost", text, "gauge", ("gpu", "uuid"), lost)
 
 
 def _labels(gpu: Gpu) -> tuple[str, str]:

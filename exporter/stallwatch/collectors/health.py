@@ -298,16 +298,20 @@ def families(readings: Sequence[HealthReading], moment: Moment) -> Iterable[Fami
     def last_success(probe: Probe) -> float | None:
         return None if probe.last_success is None else moment.unix_of(probe.last_success)
 
-    yield family("success", "Whether the last probe got a good answer.", lambda probe: {"": probe.result == "ok"})
-    yield family("latency_seconds", "Time to the outcome, whatever it was.", lambda probe: {"": probe.latency})
-    yield family("status_code", "HTTP status; absent where none came.", lambda probe: {"": probe.status})
+    text = "1 when the last probe got a good answer (2xx), 0 when not."
+    yield family("success", text, lambda probe: {"": probe.result == "ok"})
+    text = "Time to the outcome, whatever it was; SGLang takes a second for a good answer and 20 for a 503."
+    yield family("latency_seconds", text, lambda probe: {"": probe.latency})
+    yield family(
+        "status_code", "HTTP status of the last probe; absent where none came.", lambda probe: {"": probe.status}
+    )
     text = "Last good answer in this life of the server."
     yield family("last_success_timestamp_seconds", text, lambda probe: {"": last_success(probe)})
     text = "Probes in a row without a good answer."
     yield family("consecutive_failures", text, lambda probe: {"": probe.consecutive_failures})
-    text = "What a good answer on this path proves: that the scheduler answered, or the web process only."
+    text = "What a good answer on this path proves: scheduler (it answered) or http (only the web process did)."
     yield family("scope", text, lambda probe: {scope: scope == probe.scope for scope in SCOPES}, "scope")
-    text = "Outcome of the last probe."
+    text = f"Outcome of the last probe: {', '.join(RESULTS)}. Who asks for a key is alive."
     yield family("result", text, lambda probe: {result: result == probe.result for result in RESULTS}, "result")
-    text = "Time that each completed phase of the last probe took."
+    text = "Time that each completed phase of the last probe took: connect, tls, first_byte, transfer."
     yield family("phase_seconds", text, lambda probe: probe.phases, "phase")

@@ -3,16 +3,18 @@
 A log that was there before us is read from at most 8 MiB before its end. Lines that an earlier life of the server wrote
 count as lines and errors, never for phases and progress.
 
-Reasons of failures: `not_found`, `permission_denied`, `not_a_regular_file`, `is_a_directory`, `io_error` and
-`quarantined`.
+Reasons of failures: `not_found`, `permission_denied`, `not_a_regular_file`, `is_a_directory`, `symbolic_link` (in the
+place of a log that was found at a process), `io_error` and `quarantined`.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stallwatch.logs.life import Follower, Life, RankPhase
-from stallwatch.logs.tail import NotRegularFileError
+from stallwatch.logs.markers import ERROR_KINDS, KINDS
+from stallwatch.node.inside import NotRegularFileError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "log"
@@ -58,6 +60,7 @@ def target(server: Server) -> dict[str, Any] | None:
         "server": server.name,
         "engine": server.engine,
         "path": server.log_path,
+        "root": server.log_root,
         "incarnation": server.incarnation,
         "started": min((process.started for process in server.processes), default=None),
     }
@@ -88,14 +91,15 @@ def reader(
                 logs.append(_log(wanted, follower, now))
             except OSError as error:
                 failures.append(Failure(NAME, _reason(error), what, wanted["server"]))
-        return LogReading(now.monotonic, tuple(logs)), tuple(failures)
+        dropped = sum(follower.take_dropped() for follower in followers.values())
+        return LogReading(now.monotonic, tuple(logs), dropped=dropped), tuple(failures)
 
     return read
 
 
 def _log(wanted: Mapping[str, Any], follower: Follower, now: Moment) -> Log:
     born = None if wanted["started"] is None else now.monotonic - (now.boottime - wanted["started"])
-    life = follower.look(wanted["path"], wanted["incarnation"], born, now)
+    life = follower.look(wanted["path"], wanted["incarnation"], born, now, wanted["root"])
     told = told_by(life, wanted["server"], wanted["path"], follower.last_write, follower.version)
     return replace(
         told,
@@ -144,18 +148,20 @@ def families(readings: Sequence[LogReading], moment: Moment) -> Iterable[Family]
         return None if time is None else moment.unix_of(time)
 
     yield family("size_bytes", "Size of the log file.", "gauge", lambda log: log.size_bytes)
-    text = "When the log last grew."
+    text = "When the log last grew, with whatever line."
     yield family("last_write_timestamp_seconds", text, "gauge", lambda log: unix(log.last_write))
     text = "When the log last had a line that only a server that gets on writes."
     yield family("last_progress_timestamp_seconds", text, "gauge", lambda log: unix(log.last_progress))
-    text = "Time since the last line of progress; absent while this life of the server has written none."
+    text = "Time since the last line that shows progress; absent while this life of the server has written none."
     yield family("staleness_seconds", text, "gauge", lambda log: _since(log.last_progress, moment))
     text = "Rotations and truncations that were followed."
     yield family("rotations_total", text, "counter", lambda log: log.rotations)
     text = "Bytes left out because the reader was too far behind."
     yield family("skipped_bytes_total", text, "counter", lambda log: log.skipped_bytes)
-    yield _by_kind("lines", "Lines read, by kind.", {log.server: log.lines for log in logs})
-    yield _by_kind("errors", "Lines that say what failed, by kind.", {log.server: log.errors for log in logs})
+    text = f"Lines read, by kind: {', '.join(KINDS)}; a heartbeat is no progress, such as the batch of a probe."
+    yield _by_kind("lines", text, {log.server: log.lines for log in logs})
+    text = f"Lines that say what failed, by kind: {', '.join(ERROR_KINDS)}; 0 for those not seen."
+    yield _by_kind("errors", text, {log.server: log.errors for log in logs})
 
 
 def _by_kind(what: str, text: str, counts: Mapping[str, Mapping[str, int]]) -> Family:
@@ -170,5 +176,7 @@ def _since(time: float | None, moment: Moment) -> float | None:
 def _reason(error: OSError) -> str:
     if isinstance(error, NotRegularFileError):
         return "not_a_regular_file"
+    if error.errno == errno.ELOOP:
+        return "symbolic_link"
     known = {FileNotFoundError: "not_found", PermissionError: "permission_denied", IsADirectoryError: "is_a_directory"}
     return known.get(type(error), "io_error")

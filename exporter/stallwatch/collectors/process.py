@@ -297,22 +297,23 @@ def families(readings: Sequence[ProcessReading], moment: Moment) -> Iterable[Fam
     def switches(one: ProcessSample) -> dict[str, float | None]:
         return {"voluntary": one.voluntary_switches, "involuntary": one.involuntary_switches}
 
-    yield family("cpu_seconds_total", "CPU time of the process itself.", lambda one: one.cpu_seconds)
+    yield family("cpu_seconds_total", "CPU time of the process itself, since it began.", lambda one: one.cpu_seconds)
     yield family("cpu_ratio", "Cores that the process used between the last two looks.", lambda one: one.cpu_ratio)
-    text = "CPU time of the process and all its descendants, those that have ended included."
+    text = "CPU time of the process and all its descendants, those that have ended included, since it began."
     yield family("tree_cpu_seconds_total", text, lambda one: one.tree_cpu_seconds)
     yield family("threads", "Threads of the process.", lambda one: one.threads)
     yield family("open_fds", "Open file descriptors; absent without the right to count them.", lambda one: one.open_fds)
-    text = "Resident memory; pages shared with other processes are counted in each of them, once per process."
+    text = "Resident memory; shared pages are counted once per process, so a sum over processes is too high."
     yield family("resident_memory_bytes", text, lambda one: one.resident_bytes)
-    text = "Resident pages of mapped files, such as weights; shared ones are counted in each process."
+    text = "Resident pages of mapped files, such as weights; shared ones count in each process."
     yield family("resident_file_bytes", text, lambda one: one.resident_file_bytes)
-    text = "Bytes read from storage; absent without the right to see them."
+    text = "Bytes read from storage, since it began; absent without the right to see them."
     yield family("read_bytes_total", text, lambda one: one.read_bytes)
-    text = "Minor and major page faults."
+    text = "Minor and major page faults, since it began."
     yield family("page_faults_total", text, lambda one: one.minor_faults + one.major_faults)
-    text = "When the process was started."
+    text = "When the process was started, as Unix time."
     yield family("start_time_seconds", text, lambda one: moment.unix_of_boottime(one.started))
-    yield sets("context_switches_total", "Context switches of the main thread.", "kind", switches)
-    text = "State of the main thread: one of these is 1."
+    text = "Context switches of the main thread, voluntary and involuntary, since it began."
+    yield sets("context_switches_total", text, "kind", switches)
+    text = f"State of the main thread, in the letters of ps ({', '.join(STATES)}): 1 for the one that holds."
     yield sets("state", text, "state", lambda one: {state: state == one.state for state in STATES})

@@ -5,8 +5,7 @@ named by `--config` holds long flags as keys; what stands on the command line it
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from stallwatch.engines.engine import Argv, ReadText
 
@@ -63,7 +62,9 @@ def with_config(words: Argv, path: str | None, read_text: ReadText) -> tuple[str
     """Put the flags of a configuration file before those of the command line; raises ValueError for a bad file."""
     if not path:
         return tuple(words)
-    return (*_words(_yaml(read_text(path))), *words)
+    from stallwatch.engines.config_file import flags_in  # noqa: PLC0415  (it costs a worker YAML, and few nodes need it)
+
+    return (*flags_in(read_text(path)), *words)
 
 
 def _base(word: str) -> str:
@@ -106,25 +107,3 @@ def _key(flag: str, flags: Mapping[str, str]) -> str | None:
     flag = flag.replace("_", "-")
     keys = {key for name, key in flags.items() if name.startswith(flag)}
     return flags.get(flag) or (keys.pop() if len(keys) == 1 else None)
-
-
-def _yaml(text: str) -> Mapping[Any, Any]:
-    import yaml  # noqa: PLC0415  (few nodes use such a file, and a worker should not pay for it on the others)
-
-    try:
-        found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (both are safe)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(type(error).__name__) from error
-    if not isinstance(found, Mapping):
-        raise ValueError("no mapping")  # noqa: TRY004  (a bad file is one kind of error to the caller)
-    return found
-
-
-def _words(settings: Mapping[Any, Any]) -> Iterator[str]:
-    for key, setting in settings.items():
-        first = setting[0] if isinstance(setting, list) and setting else setting
-        flag = "--" + str(key)[:100].replace("_", "-")
-        if first is True:
-            yield flag
-        elif isinstance(first, (str, int, float)) and first is not False:
-            yield f"{flag}={first}"

@@ -58,11 +58,6 @@ def rank_parts(rank: str) -> dict[str, int]:
     return {name.strip("_"): int(number) for name, number in _PART.findall(rank)}
 
 
-def clean(text: str, limit: int = 200) -> str:
-    """Make a text of a foreign process fit for a label: no control characters, and not longer than `limit`."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:limit])
-
-
 def number(text: str | None, default: int, least: int = 1, most: int = 65535) -> int:
     """Read a number out of a command line; one that is none, or out of bounds, is the default."""
     try:

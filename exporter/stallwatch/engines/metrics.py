@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from stallwatch.engines.samples import Sample, pattern_of, samples_of
 
 MOST_RANKS = 256
-LONGEST_RANK = 32
 WHOLE = ""  # the rank of what is counted for all data-parallel ranks together
+
+_RANK = re.compile(r"|[0-9]{1,5}")  # a label of a stranger is published only where it can be nothing else
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,32 +113,37 @@ class _Rows:
         )
 
 
-def ranks_of(page: bytes, names: Names) -> tuple[RankMetrics, ...]:
-    """Read a page, rank by rank; empty where none of the names is there, ValueError where nothing can be parsed."""
+def ranks_of(page: bytes, names: Names) -> tuple[tuple[RankMetrics, ...], int]:
+    """Read a page, rank by rank; none where none of the names is there, ValueError where nothing can be parsed.
+
+    With them comes how many samples were left out, of ranks that are too many or are no numbers.
+    """
     samples = samples_of(page, names.pattern)
     live = any(sample.name in names.live for sample in samples)
-    ranks = _by_rank(samples, names)
+    ranks, dropped = _by_rank(samples, names)
     whole = ranks.pop(WHOLE, {})
     if not ranks and whole:
         ranks["0"] = whole
     elif not live and any(name in names.finished for name, _ in whole):
         ranks[WHOLE] = {key: rows for key, rows in whole.items() if key[0] in names.finished}
-    return tuple(_rank(rank, ranks[rank], names, live=live) for rank in sorted(ranks, key=_order))
+    return tuple(_rank(rank, ranks[rank], names, live=live) for rank in sorted(ranks, key=_order)), dropped
 
 
-def _by_rank(samples: Iterable[Sample], names: Names) -> dict[str, dict[tuple[str, str], _Rows]]:
+def _by_rank(samples: Iterable[Sample], names: Names) -> tuple[dict[str, dict[tuple[str, str], _Rows]], int]:
     ranks: dict[str, dict[tuple[str, str], _Rows]] = {}
+    dropped = 0
     for sample in samples:
         labels = dict(sample.labels)
         rank = labels.pop(names.rank_label, WHOLE)
-        if len(rank) > LONGEST_RANK or not rank.isprintable() or (rank not in ranks and len(ranks) >= MOST_RANKS):
+        if not _RANK.fullmatch(rank) or (rank not in ranks and len(ranks) >= MOST_RANKS):
+            dropped += 1
             continue
         mode = labels.pop("mode", "") if names.live.get(sample.name) == "" else ""
         priority = labels.pop("priority", "")
         scheduler = {name: labels.pop(name) for name in list(labels) if name == "pid" or name.endswith("_rank")}
         rows = ranks.setdefault(rank, defaultdict(_Rows))[sample.name, mode]
         rows.add(_joined(scheduler), _joined(labels), priority, sample.value)
-    return ranks
+    return ranks, dropped
 
 
 def _rank(rank: str, rows: Mapping[tuple[str, str], _Rows], names: Names, *, live: bool) -> RankMetrics:

@@ -18,11 +18,11 @@ from stallwatch.engines.engine import (
     Engine,
     Identity,
     ReadText,
-    clean,
     number,
     rank_parts,
     valid_rank,
 )
+from stallwatch.redaction import public
 from stallwatch.snapshot import Launch
 
 NAME = "sglang"
@@ -88,8 +88,8 @@ def launch(argv: Argv, read_text: ReadText) -> Launch:
     values = flag_values(with_config(words, config, read_text), _FLAGS, _SWITCHES)
     model = words[0] if words and not words[0].startswith("-") else ""
     return Launch(
-        model=clean(values.get("served") or values.get("model") or model),
-        host=clean(values.get("host", "127.0.0.1")),
+        model=public(values.get("served") or values.get("model") or model),
+        host=public(values.get("host", "127.0.0.1")),
         port=number(values.get("port"), 30000),
         tls=bool(values.get("tls")),
         tp_size=number(values.get("tp"), 1),
@@ -98,7 +98,7 @@ def launch(argv: Argv, read_text: ReadText) -> Launch:
         attention_dp="attention_dp" in values or number(values.get("attn_dp_size"), 1) > 1,
         nnodes=number(values.get("nnodes"), 1),
         node_rank=number(values.get("node_rank"), 0, least=0),
-        dist_init_addr=clean(values.get("dist_init_addr", "")),
+        dist_init_addr=public(values.get("dist_init_addr", "")),
         base_gpu_id=number(values.get("base_gpu_id"), 0, least=0),
         gpu_id_step=number(values.get("gpu_id_step"), 1),
     )

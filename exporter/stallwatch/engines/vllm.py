@@ -16,11 +16,11 @@ from stallwatch.engines.engine import (
     Engine,
     Identity,
     ReadText,
-    clean,
     number,
     rank_parts,
     valid_rank,
 )
+from stallwatch.redaction import public
 from stallwatch.snapshot import Launch
 
 NAME = "vllm"
@@ -75,8 +75,8 @@ def launch(argv: Argv, read_text: ReadText) -> Launch:
     dp_size = number(values.get("dp"), 1)
     dp_local = number(values.get("dp_local"), dp_size)
     return Launch(
-        model=clean(values.get("served") or values.get("model") or model),
-        host=clean(values.get("host", "0.0.0.0")),  # noqa: S104  (vLLM's default, not an address of ours)
+        model=public(values.get("served") or values.get("model") or model),
+        host=public(values.get("host", "0.0.0.0")),  # noqa: S104  (vLLM's default, not an address of ours)
         port=None if "headless" in values else number(values.get("port"), 8000),
         tls=bool(values.get("tls")),
         tp_size=number(values.get("tp"), 1),
@@ -84,7 +84,7 @@ def launch(argv: Argv, read_text: ReadText) -> Launch:
         dp_size=dp_size,
         nnodes=number(values.get("nnodes"), max(dp_size // dp_local, 1)),
         node_rank=number(values.get("node_rank"), number(values.get("dp_start"), 0) // dp_local, least=0),
-        dist_init_addr=clean(values.get("address", "")),
+        dist_init_addr=public(values.get("address", "")),
     )
 
 

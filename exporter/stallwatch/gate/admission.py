@@ -26,7 +26,7 @@ MOST_BODY = 64 * 1024
 SLOW_AFTER = 1.0
 """An answer that the client has not taken after so many seconds gives way to another request."""
 
-RELOAD = "/-/reload"
+ORDERS = ("/-/reload", "/-/gpu/release")
 _OWN = "/-/"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -148,7 +148,7 @@ class Gate:
         return _refusal(401, "unauthorized", {"WWW-Authenticate": 'Basic realm="stallwatch", charset="UTF-8"'})
 
     def _too_many(self, request: web.Request) -> web.Response | None:
-        if request.path.startswith(_OWN) and request.path != RELOAD:
+        if request.path.startswith(_OWN) and request.path not in ORDERS:
             return None  # whether the exporter lives must be told also when it is busy
         if self._most and len(self._running) >= self._most and not self._end_slowest():
             return _refusal(503, "too many requests at once", {"Retry-After": "1"})
@@ -167,9 +167,9 @@ class Gate:
 
 
 def _senseless(request: web.Request) -> web.Response | None:
-    allowed = ("GET", "HEAD", "POST") if request.path == RELOAD else ("GET", "HEAD")
+    allowed = ("GET", "HEAD", "POST") if request.path in ORDERS else ("GET", "HEAD")
     if request.method not in allowed:
-        return _refusal(405, "method not allowed", {"Allow": "POST" if request.path == RELOAD else "GET, HEAD"})
+        return _refusal(405, "method not allowed", {"Allow": "POST" if request.path in ORDERS else "GET, HEAD"})
     if not request.raw_path.startswith("/"):
         return _refusal(400, "only a path can be asked for")
     if (request.content_length or 0) > MOST_BODY:

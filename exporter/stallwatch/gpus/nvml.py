@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from stallwatch.redaction import clean
+
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 3, 13, 15, 16, 999
 LOST = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 REASONS = {4: "no_permission", 9: "driver_not_loaded", 12: "library_not_found", 17: "no_permission"}
@@ -31,6 +33,9 @@ THROTTLE_REASONS = {
     "hw_power_brake_slowdown": 0x80,
     "display_clocks": 0x100,
 }
+
+SLOWLY = " (the driver starts)"
+"""Ends the note of a call that may take long: without persistence mode a driver initializes each GPU when asked."""
 
 RECOVERY_ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset")
 
@@ -61,9 +66,20 @@ class Nvml:
         self.driver_version = ""
         self.devices: list[Device] = []
         self.errors: dict[int, CallError] = {}
+        self._manner = ""
 
-    def start(self) -> None:
-        """Start the library and look up every GPU; raise `CallError` where the library itself refuses."""
+    def start(self, *, slowly: bool = False) -> None:
+        """Start the library and look up every GPU; raise `CallError` where the library itself refuses.
+
+        `slowly` is for a driver that may have to wake up first.
+        """
+        self._manner = SLOWLY if slowly else ""
+        try:
+            self._start()
+        finally:
+            self._manner = ""
+
+    def _start(self) -> None:
         self.call("nvmlInit")
         self.started = True
         try:
@@ -74,6 +90,13 @@ class Nvml:
             raise
         for index in range(count):
             self._look_up(index)
+
+    def look_again(self) -> None:
+        """Look up the GPUs that were left alone when the library started, as far as they are to be tried again."""
+        for index in [index for index, error in self.errors.items() if error.reason == "quarantined"]:
+            del self.errors[index]
+            self._look_up(index)
+        self.devices.sort(key=lambda device: device.index)
 
     def stop(self) -> None:
         """Give up all handles and shut the library down, whatever it says to that."""
@@ -86,7 +109,7 @@ class Nvml:
         note = where + name
         if note in self.skip:
             raise CallError("quarantined", f"{note} did not return before")
-        self._note(note)
+        self._note(note + self._manner)
         function = getattr(self._module, name, None)
         if function is None:
             raise CallError("nvml_error", f"{note}: not in this version of pynvml", FUNCTION_NOT_FOUND)
@@ -94,7 +117,7 @@ class Nvml:
             return function(*arguments)
         except self._module.NVMLError as error:
             code = error.value
-            raise CallError(REASONS.get(code, "nvml_error"), f"{note}: {error} (NVML {code})", code) from error
+            raise CallError(REASONS.get(code, "nvml_error"), clean(f"{note}: {error} (NVML {code})"), code) from error
 
     def call_gpu(self, index: int, name: str, *arguments: object) -> Any:
         """Call one function for one GPU; where one of its functions has hung, the whole GPU is left alone."""
@@ -248,4 +271,4 @@ def _value(union: Any, kind: int) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
+    return clean(value.decode(errors="replace") if isinstance(value, bytes) else str(value or ""))

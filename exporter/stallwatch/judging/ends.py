@@ -5,18 +5,32 @@ from stallwatch.judging.ruling import Ruling, answered, grade, moved_within
 from stallwatch.past import Past, RankPast
 from stallwatch.wording import duration
 
+OUTLIVED_AFTER = 60.0
+"""What moves this long after an Xid is not what was still on its way when the GPU failed."""
+
 
 def device(past: Past, now: float) -> Ruling | None:
-    """Rule on a GPU that is lost, or that the driver wants reset."""
+    """Rule on a GPU that is lost, that the driver wants reset, or that the kernel reports broken."""
     gpus = past.gpus
-    if gpus.lost_since is None:
+    faults = [xid for xid in past.xids if xid.fault_at is not None and not _outlived(past, xid.fault_at)]
+    begun = [at for at in (gpus.lost_since, *(xid.fault_at for xid in faults)) if at is not None]
+    if not begun:
         return None
     lost = wording.joined(f"GPU {index}" for index in gpus.holding.lost)
     asked = wording.joined(fault.replace("_", " ") for fault in gpus.faults)
-    what = f"{lost} cannot be reached any more" if lost else f"the driver asks for: {asked or 'help'}"
-    return Ruling(
-        "dead", gpus.lost_since, f"A GPU fault for {duration(now - gpus.lost_since)}: {what}.", "device_fault"
-    )
+    driver = f"{lost} cannot be reached any more" if lost else f"the driver asks for: {asked or 'help'}"
+    kernel = f"the kernel reports {wording.xids(faults)}" if faults else ""
+    what = wording.joined((driver if gpus.lost_since is not None else "", kernel))
+    since = min(begun)
+    return Ruling("dead", since, f"A GPU fault for {duration(now - since)}: {what}.", "device_fault")
+
+
+def _outlived(past: Past, at: float) -> bool:
+    """Tell whether all replicas got on well after their GPU was reported broken: then it was not."""
+    after = max(at + OUTLIVED_AFTER, past.first_seen)  # a stamp of the first sight is no movement
+    if len(past.replicas) > 1:
+        return all(replica.tokens_at is not None and replica.tokens_at > after for replica in past.replicas)
+    return any(past.stamps.get(signal, after) > after for signal in ("tokens", "log"))
 
 
 def gone(past: Past, now: float) -> Ruling | None:
@@ -31,7 +45,9 @@ def gone(past: Past, now: float) -> Ruling | None:
         return Ruling("stopping", since, f"All its processes went {ago} ago; how it ended is being looked at.")
     if past.ending.orderly is None:
         return Ruling("unknown", since, f"All its processes went {ago} ago; no log tells whether that was meant.")
-    return Ruling("dead", since, f"All its processes went {ago} ago without an orderly end.", "crashed")
+    told = wording.kernel(past, now)
+    text = f"All its processes went {ago} ago without an orderly end{f'; {told}' if told else ''}."
+    return Ruling("dead", since, text, "crashed")
 
 
 def absent(past: Past, now: float) -> Ruling | None:

@@ -17,6 +17,7 @@ from stallwatch.logs.scan import Mark, Scanner
 from stallwatch.logs.tail import Tail
 from stallwatch.snapshot import PHASES, Moment
 
+MOST_RANKS = 256
 CLOCK_SLACK = 1.0  # stated times are whole seconds
 
 
@@ -42,6 +43,7 @@ class Life:
     last_marker_rank: str = ""
     waiting: str = ""
     ranks: dict[str, RankPhase] = field(default_factory=dict)
+    dropped: int = 0  # lines of ranks beyond what a server can have
 
     def take(self, mark: Mark, at: float) -> None:
         """Note what one telling line means."""
@@ -62,7 +64,11 @@ class Life:
         if mark.ratio is not None and phase == self.phase:
             self.progress = mark.ratio
         known = self.ranks.get(mark.rank)
-        if mark.rank and mark.marker.of_each_rank and _further(phase, known.phase if known else None):
+        if not mark.rank or not mark.marker.of_each_rank or not _further(phase, known.phase if known else None):
+            return
+        if known is None and len(self.ranks) >= MOST_RANKS:
+            self.dropped += 1
+        else:
             self.ranks[mark.rank] = RankPhase(mark.rank, phase, at)
 
     def dated(self, latest: float, written: float) -> "Life":
@@ -92,7 +98,7 @@ class Follower:
     def __init__(self, engine: str) -> None:
         self._scanner = Scanner(engine)
         self._tail: Tail | None = None
-        self._path = self._incarnation = ""
+        self._path = self._root = self._incarnation = ""
         self._life = Life()
         self._launched: float | None = None  # when a line that begins a life was seen
         self._old = True  # what is read was there before us, and is dated by the clock of the log
@@ -120,12 +126,13 @@ class Follower:
         """Return how many bytes were left out since the reader was too far behind."""
         return self._skipped + (self._tail.skipped_bytes if self._tail else 0)
 
-    def look(self, path: str, incarnation: str, born: float | None, now: Moment) -> Life:
+    def look(self, path: str, incarnation: str, born: float | None, now: Moment, root: str = "") -> Life:
         """Read what is new of this path and return what is known; raise OSError where there is nothing to read.
 
-        `born` is when this incarnation of the server was started (monotonic), None where that is not known.
+        `born` is when this incarnation of the server was started (monotonic), None where that is not known. `root` is
+        what the path begins with and must not lead out of, see `Place`.
         """
-        tail = self._follow(path)
+        tail = self._follow(path, root)
         self._notice_restart(incarnation, born)
         try:
             for lines in tail.look():
@@ -144,20 +151,25 @@ class Follower:
             self._life, self._old = life, False
         return life
 
+    def take_dropped(self) -> int:
+        """Return how many lines were left out of this life since the last call, as their ranks were too many."""
+        dropped, self._life.dropped = self._life.dropped, 0
+        return dropped
+
     def close(self) -> None:
         """Close the file."""
         if self._tail:
             self._tail.close()
 
-    def _follow(self, path: str) -> Tail:
-        if self._tail and path == self._path:
+    def _follow(self, path: str, root: str) -> Tail:
+        if self._tail and (path, root) == (self._path, self._root):
             return self._tail
         if self._tail:
             self._tail.close()
             self._rotations += self._tail.rotations
             self._skipped += self._tail.skipped_bytes
             self._begin_life()
-        self._tail, self._path = Tail(path), path
+        self._tail, self._path, self._root = Tail(path, root=root), path, root
         self._old, self._clock, self._offered, self._written = True, -math.inf, b"", False
         return self._tail
 

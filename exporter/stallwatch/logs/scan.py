@@ -13,21 +13,24 @@ from datetime import datetime, timezone
 from stallwatch.logs import markers
 from stallwatch.logs.markers import Marker
 
+# Only the ranks that engines have: what else stands in brackets may be of a prompt. No number has thousands of digits.
+_RANK = rb"(?:ATTN_|MOE_|[DP]?)(?:[TPDEC]P|SP)\d{1,5}"
 _RANKS = (
-    re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?((?: [A-Z_]+\d+)+)\]"),
-    re.compile(rb"\((?:Vllm)?Worker(?:Proc)?[_ ]([A-Z]+\d+(?:_[A-Z]+\d+)*) pid="),
+    re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?((?: %b){1,8})\]" % _RANK),
+    re.compile(rb"\((?:Vllm)?Worker(?:Proc)?[_ ](%b(?:_%b){0,7}) pid=" % (_RANK, _RANK)),
 )
 _STAMP = re.compile(rb"(?:(\d{4})-|[A-Z] )(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)")
 # Some wrappers cut the times off; then only the end of the line tells that the numbers are whole.
-_BAR = re.compile(rb"\| *(\d+)/(\d+)(?: \[(?:(\d+):)?(\d+):(\d\d)<[^\n\]]{0,80}(?:it/s|s/it)\]| *\n)")
+_BAR = re.compile(rb"\| *(\d{1,15})/(\d{1,15})(?: \[(?:(\d{1,6}):)?(\d{1,6}):(\d\d)<[^\n\]]{0,80}(?:it/s|s/it)\]| *\n)")
 _ACCESS = re.compile(rb' - "[A-Z]+ [^"\n]* HTTP/\d')
 _DECODE = re.compile(rb"Decode batch(?:[.,]| \[\d+\],) #")
 _PREFILL = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #")
 # A health probe asks for one token behind a prompt of one; several that wait make one batch.
-_PROBE = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #new-seq: (\d+), #new-token: \1, #cached-token: 0,")
-_THROUGHPUT = re.compile(rb"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s")
+_PROBE = re.compile(rb"Prefill batch(?:[.,]| \[\d+\],) #new-seq: (\d{1,9}), #new-token: \1, #cached-token: 0,")
+_RATE = rb"(\d{1,15}(?:\.\d{0,15})?)"
+_THROUGHPUT = re.compile(b"Avg prompt throughput: %b tokens/s, Avg generation throughput: %b tokens/s" % (_RATE, _RATE))
 _VERSIONS = tuple(
-    re.compile(before + rb"(\d[\w.+-]*)")
+    re.compile(before + rb"(\d[\w.+-]{0,40})")
     for before in (rb"LLM engine \(v", rb"vLLM API server version ", b"\xe2\x96\x88 +version ")
 )
 _BAR_TEXTS = tuple((text.encode(), marker) for marker in markers.BARS for text in marker.texts)

@@ -4,6 +4,7 @@ One path is followed over rotation, truncation, deletion and symlinks. Memory st
 1 MiB, lines cut at 64 KiB, and a reader that is too far behind jumps to the end and says how much it left out.
 """
 
+import errno
 import os
 import re
 import stat
@@ -12,6 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from stallwatch.logs.place import Place
+from stallwatch.node.inside import open_regular
+
 PIECE = 1 << 20
 LONGEST_LINE = 64 << 10
 LOOK_BYTES = 192 << 20
@@ -19,14 +23,11 @@ LOOK_SECONDS = 0.8
 FURTHEST_BEHIND = 256 << 20
 HISTORY = 8 << 20  # what is read of a file that was there before us
 
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
+MOST_BETWEEN = 64  # files that had the name between two looks and are read
+
 _ENDS = re.compile(rb"[\r\n]")
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TEXT_AFTER_BAR = re.compile(rb"((?:it/s|s/it)\])(?=[^\n])")
-
-
-class NotRegularFileError(OSError):
-    """The path leads to a pipe, a socket or a device: to read one takes its data from others, or blocks."""
 
 
 @dataclass(slots=True)
@@ -105,8 +106,8 @@ def clean(lines: bytes) -> bytes:
 class Tail:
     """Follows one path; `look` yields what is new, and the attributes then tell about the file."""
 
-    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = path, clock
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic, *, root: str = "") -> None:
+        self._place, self._clock = Place(path, root), clock
         self._files: list[_File] = []
         self._siblings: frozenset[tuple[int, int]] = frozenset()
         self._lines = Lines()
@@ -154,37 +155,40 @@ class Tail:
     def _find(self) -> None:
         """Queue the file that the path leads to now, and those that had the name since the last look."""
         try:
-            status = os.stat(self._path)  # noqa: PTH116 what follows works on descriptors, in os as well
-        except FileNotFoundError:
-            if self._files:  # deleted, but whoever has it open may still write
+            with self._place.held() as handle:
+                status = os.fstat(handle)
+                if self._files and self._files[-1].identity == _identity(status):
+                    return
+                file = _File(open_regular(handle), _identity(status))
+        except OSError as error:
+            # Deleted, but whoever has it open may still write; a link in its place is not followed.
+            if self._files and error.errno in (errno.ENOENT, errno.ELOOP):
                 return
             raise
-        _require_regular(status, self._path)
-        if self._files and self._files[-1].identity == _identity(status):
-            return
-        first = not self._files
-        file = _open(self._path)
-        if first:
+        if not self._files:
             self._start_near_end(file, status.st_size)
         else:
-            between = list(self._between(self._files[-1], file))
+            between = self._between(self._files[-1], file)
             self.rotations += 1 + len(between)
             self._files += between
         self._files.append(file)
-        self._siblings = frozenset(_identity(status) for _, status in _siblings(self._path))
+        self._siblings = frozenset(_identity(status) for status in self._place.siblings().values())
 
-    def _between(self, old: _File, new: _File) -> Iterator[_File]:
+    def _between(self, old: _File, new: _File) -> list[_File]:
         """Open, oldest first, what had our name only between two looks and has been renamed since."""
         known = self._siblings | {old.identity, new.identity}
         since = os.fstat(old.descriptor).st_mtime_ns
         missed = [
-            (status.st_mtime_ns, path)
-            for path, status in _siblings(self._path)
+            (status.st_mtime_ns, name)
+            for name, status in self._place.siblings().items()
             if _identity(status) not in known and stat.S_ISREG(status.st_mode) and status.st_mtime_ns >= since
         ]
-        for _, path in sorted(missed):
+        found = []
+        for _, name in sorted(missed)[-MOST_BETWEEN:]:
             with suppress(OSError):  # renamed once more, or compressed, in this moment
-                yield _open(path)
+                descriptor = self._place.open_sibling(name)
+                found.append(_File(descriptor, _identity(os.fstat(descriptor))))
+        return found
 
     def _start_near_end(self, file: _File, size: int) -> None:
         if size > HISTORY:
@@ -204,33 +208,6 @@ class Tail:
             self._start_near_end(file, status.st_size)
             self.skipped_bytes += file.offset - before
         return status.st_size
-
-
-def _siblings(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    directory, name = os.path.split(os.path.realpath(path))
-    with suppress(OSError), os.scandir(directory) as entries:  # without them a rotation is one rotation
-        for entry in entries:
-            if entry.name.startswith(name) and entry.name != name and not entry.name.endswith(_COMPRESSED):
-                with suppress(FileNotFoundError):
-                    yield entry.path, entry.stat()
-
-
-def _open(path: str) -> _File:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    status = os.fstat(descriptor)
-    try:
-        _require_regular(status, path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return _File(descriptor, _identity(status))
-
-
-def _require_regular(status: os.stat_result, path: str) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise NotRegularFileError(path)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

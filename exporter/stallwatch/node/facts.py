@@ -1,16 +1,20 @@
 """What is read once in the life of a server: its flags, version, environment and container?"""
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from stallwatch.engines import Engine
-from stallwatch.engines.engine import Argv, clean
+from stallwatch.engines.engine import Argv
 from stallwatch.node.grouping import Group, Key
 from stallwatch.node.procfs import Procfs
 from stallwatch.node.surroundings import VARIABLES, QuarantinedError, config_text, version
 from stallwatch.snapshot import Failure, Launch
 
 COLLECTOR = "discovery"
+
+_MOST_DEVICES = 64
+_DEVICE = re.compile(r"|[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Fa-f/-]{1,80}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,7 @@ class FactsKeeper:
             failures.append(Failure(COLLECTOR, "quarantined", f"version of pid {pid}: {error}"))
         visible = variables.get("CUDA_VISIBLE_DEVICES")
         container_id, pod_uid = procfs.container(pid)
-        return Facts(
-            launch, expected, found, clean(visible, 1000) if visible is not None else None, container_id, pod_uid
-        )
+        return Facts(launch, expected, found, None if visible is None else _devices(visible), container_id, pod_uid)
 
     def _launch(
         self, procfs: Procfs, engine: Engine, group: Group, failures: list[Failure]
@@ -102,6 +104,12 @@ def _source(group: Group) -> int:
 
 def _without_config(engine: Engine, argv: Argv) -> Launch:
     return engine.launch(argv, lambda _path: "{}")
+
+
+def _devices(setting: str) -> str:
+    """Return a list of visible devices, in which what names none keeps its place only: it ends the list for CUDA."""
+    names = (name.strip() for name in setting.split(",")[:_MOST_DEVICES])
+    return ",".join(name if _DEVICE.fullmatch(name) else "?" for name in names)
 
 
 def _words(error: ValueError) -> str:

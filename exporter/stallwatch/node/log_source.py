@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from stallwatch.node import inside
 from stallwatch.node.procfs import WRITTEN_TO, Procfs
 from stallwatch.node.surroundings import QuarantinedError, guard
 from stallwatch.node.table import ProcessTable, boottime
@@ -35,10 +36,11 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Where a log is, or why there is none to read."""
+    """Where a log is, and what its path must not lead out of; or why there is none to read."""
 
     path: str | None = None
     absence: str = ""
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class LogSources:
             return self._behind(procfs, pid, link, pipes)
         if not stat.S_ISREG(status.st_mode):
             return absent("terminal")
-        self._files[key] = LogSource(_reachable(procfs, pid, descriptor, link, status))
+        self._files[key] = _reachable(procfs, pid, descriptor, link, status)
         return self._files[key]
 
     def _behind(self, procfs: Procfs, pid: int, link: str, pipes: int) -> LogSource:
@@ -148,16 +150,19 @@ def _status(procfs: Procfs, pid: int, descriptor: int, link: str) -> os.stat_res
         return absent("closed")
 
 
-def _reachable(procfs: Procfs, pid: int, descriptor: int, link: str, status: os.stat_result) -> str:
+def _reachable(procfs: Procfs, pid: int, descriptor: int, link: str, status: os.stat_result) -> LogSource:
     """Name the file by a path that follows rotation, which the descriptor does not; it must be the same file by now."""
-    for path in (link, procfs.path(pid, "root") + link):
+    within = procfs.path(pid, "root")
+    for root, path in (("/", link), (within, within + link)):
         try:
-            seen = os.stat(path)
+            with inside.held(root, link, links=False) as handle:
+                seen = os.fstat(handle)
         except OSError:
             continue
         if (seen.st_dev, seen.st_ino) == (status.st_dev, status.st_ino):
-            return path
-    return procfs.path(pid, f"fd/{descriptor}")
+            return LogSource(path, root=root)
+    path = procfs.path(pid, f"fd/{descriptor}")
+    return LogSource(path, root=path)
 
 
 def _still_there(procfs: Procfs, reader: tuple[int, int, str]) -> bool:

@@ -9,9 +9,11 @@ the same note is among those to skip; all else here answered within milliseconds
 import os
 import re
 import socket
+import stat
 import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 WRITTEN_TO = (os.O_WRONLY, os.O_RDWR)
@@ -21,7 +23,9 @@ _CONTAINER = re.compile(
 )
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 _ADDRESS_OF_THIS_NODE = re.compile(r"\|-- ([0-9.]+)\s+/32 host LOCAL")
-_CMDLINE_LIMIT = 256 * 1024
+_IDS = re.compile(r"^(Uid|Gid|Groups):[ \t]*([\d \t]*)$", re.MULTILINE)
+_LIMITS = {"cmdline": 32 * 1024, "environ": 256 * 1024}
+_MOST_WORDS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,9 @@ def parse_stat(data: bytes) -> Stat:
 
 
 def parse_cmdline(data: bytes) -> tuple[str, ...]:
-    """Split a command line; a process that titled itself has padded it with NULs."""
-    return tuple(word.decode(errors="replace") for word in data.split(b"\0") if word)
+    """Split a command line, the first thousands of its words; a process that titled itself has padded it with NULs."""
+    words = (word.decode(errors="replace") for word in data.split(b"\0") if word)
+    return tuple(islice(words, _MOST_WORDS))
 
 
 def parse_listener(line: bytes) -> Listener | None:
@@ -135,6 +140,15 @@ class Procfs:
         """List the pids that a process has, from this tree's namespace to its own."""
         found = re.search(rb"^NSpid:\s*([\d\s]+)$", self._read(f"{pid}/status", 16384) or b"", re.MULTILINE)
         return tuple(int(number) for number in found[1].split()) if found else ()
+
+    def may_read(self, pid: int, file: os.stat_result) -> bool:
+        """Say whether the bits of a file let a process read it, by its user, its groups, or as anybody."""
+        text = (self._read(f"{pid}/status", 16384) or b"").decode(errors="replace")
+        ids = {name: [int(one) for one in rest.split()] for name, rest in _IDS.findall(text)}
+        user, groups = ids.get("Uid", [-1, -1])[1], (ids.get("Gid", [-1, -1])[1], *ids.get("Groups", ()))
+        if user in (0, file.st_uid):
+            return user == 0 or bool(file.st_mode & stat.S_IRUSR)
+        return bool(file.st_mode & (stat.S_IRGRP if file.st_gid in groups else stat.S_IROTH))
 
     def container(self, pid: int) -> tuple[str, str]:
         """Return the container id and the pod uid of a process, empty where it has none."""
@@ -202,4 +216,4 @@ class Procfs:
         if self.is_skipped(pid):
             return None
         self.note(f"pid {pid}")
-        return self._read(f"{pid}/{name}", _CMDLINE_LIMIT)
+        return self._read(f"{pid}/{name}", _LIMITS[name])

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable
 
 from stallwatch.engines.command_line import interpreter
-from stallwatch.engines.engine import Argv, clean
+from stallwatch.engines.engine import Argv
 from stallwatch.node import inside
 from stallwatch.node.procfs import Procfs
+from stallwatch.redaction import clean
 
-CONFIG_LIMIT = 1 << 20
+CONFIG_LIMIT = 64 << 10
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
@@ -23,7 +24,8 @@ def config_text(procfs: Procfs, pid: int, path: str) -> str:
     root = procfs.path(pid, "root")
     guard(procfs, root + path)
     try:
-        return inside.read_text(root, path, CONFIG_LIMIT)
+        # What the process may not read itself it could not have read: it would be us who shows it.
+        return inside.read_text(root, path, CONFIG_LIMIT, lambda file: procfs.may_read(pid, file))
     except OSError as error:
         raise ValueError(error.strerror) from error
 

@@ -16,6 +16,7 @@ from stallwatch.node.procfs import Procfs, Stat, parse_cmdline
 
 YOUNG_SECONDS = 120.0
 ROUND_SECONDS = 60.0
+MOST_KNOWN = 2048  # processes that are something to us; those that come later are nothing
 LEAST_LOOKS = 400  # how many of the others may be read in one look, however few a fair share would be
 
 _COMPILER = re.compile(
@@ -24,6 +25,7 @@ _COMPILER = re.compile(
 _SPAWN = "from multiprocessing.spawn import spawn_main"
 _COMPILE_WORKER = "torch/_inductor/compile_worker"
 _MOST_ANCESTORS = 64
+_LEFT_OUT = -1  # which no hash ever is
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class ProcessTable:
         self._clock = clock
         self._looked: float | None = None
         self._family: set[int] = set()
+        self._room = MOST_KNOWN
+        self.dropped = 0  # in the last look
         self.entries: Mapping[int, Entry] = {}
         self.children: Mapping[int, list[int]] = {}
         self.remembered: dict[tuple[int, int], Identity] = {}
@@ -86,7 +90,9 @@ class ProcessTable:
         now = self._clock()
         entries: dict[int, Entry] = {}
         waiting: list[Entry] = []
-        for pid in procfs.pids():
+        self._room = MOST_KNOWN - sum(entry.kind.identity is not None for entry in self.entries.values())
+        self.dropped = 0
+        for pid in sorted(procfs.pids()):
             entry = self.entries.get(pid)
             if entry is None:
                 entry = self._new(procfs, pid, now)
@@ -153,7 +159,7 @@ class ProcessTable:
         """Say whether a command line may be another one though the kernel's name is the same."""
         if entry.kind.identity:
             return False  # a title stays, and reading it again could block
-        return entry.kind.spawned or now - entry.stat.started < YOUNG_SECONDS
+        return entry.digest == _LEFT_OUT or entry.kind.spawned or now - entry.stat.started < YOUNG_SECONDS
 
     def _stranger(self, procfs: Procfs, entry: Entry, entries: dict[int, Entry], now: float) -> None:
         pid = entry.stat.pid
@@ -174,6 +180,11 @@ class ProcessTable:
         kind = kind_of(parse_cmdline(data), stat.comm) if data else before or self._unread(stat)
         if before and before.argv and _is_launcher(before) and _is_launcher(kind) and not kind.argv:
             kind = before  # it has titled itself over the flags that we know
+        if kind.identity and not (before and before.identity):
+            self._room -= 1
+            if self._room < 0:
+                self.dropped += 1
+                return Entry(stat, _NOTHING, _LEFT_OUT, now)
         return Entry(stat, kind, hash(data or b""), self._due(stat, now))
 
     def _unread(self, stat: Stat) -> Kind:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from stallwatch.config import ConfigError
-from stallwatch.journal import HIDDEN, redact
+from stallwatch.redaction import HIDDEN, redact
 
 LARGEST_FILE = 1 << 20
 

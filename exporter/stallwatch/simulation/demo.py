@@ -11,7 +11,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,7 +19,6 @@ import msgspec
 
 from stallwatch.config import (
     Config,
-    ConfigError,
     DiscoveryConfig,
     GpuConfig,
     HealthConfig,
@@ -34,7 +33,7 @@ from stallwatch.serve import exporter
 from stallwatch.simulation.livedemo import play_live
 from stallwatch.simulation.pager import Page, Pager, free_port, programs
 from stallwatch.simulation.played import PlayedGpus, PlayedServer
-from stallwatch.simulation.scenario import load_scenario
+from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.simulation.telling import INDENT, say, write
 from stallwatch.snapshot import Server
 from stallwatch.status import sentence
@@ -47,10 +46,11 @@ LOOK_EVERY = 5.0
 RUNBOOKS = "https://github.com/stallwatch/stallwatch/blob/main/alerts/runbooks"
 
 
-async def demo(port: int, seconds: float, scenario: str | None = None) -> int:
+async def demo(port: int, seconds: float, scenario: str | None = None, *, forever: bool = False) -> int:
     """Play the incident within about so many seconds, print what the exporter sees, end with the page.
 
-    With a scenario that one is played instead: a file, or the name of one that comes with Stallwatch.
+    With a scenario that one is played instead: a file, or the name of one that comes with Stallwatch. Forever means
+    again and again, each round from the start, until it is told to end.
     """
     plot = load_scenario(scenario_file(scenario)) if scenario else None
     if refusal := _refusal(port):
@@ -58,7 +58,9 @@ async def demo(port: int, seconds: float, scenario: str | None = None) -> int:
         return 1
     setup(level="error")
     port = port or free_port()
-    playing = asyncio.create_task(play_live(plot, port, seconds) if plot else _play(port, seconds))
+    playing = asyncio.create_task(
+        _rounds(lambda: play_live(plot, port, seconds) if plot else _play(port, seconds), forever=forever)
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, playing.cancel)
@@ -69,16 +71,11 @@ async def demo(port: int, seconds: float, scenario: str | None = None) -> int:
         return 0
 
 
-def scenario_file(name: str) -> Path:
-    """Return the file of a scenario: as it is named, or among those that come with Stallwatch."""
-    if Path(name).suffix in {".yml", ".yaml"} or Path(name).exists():
-        return Path(name)
-    packaged = Path(__file__).parents[1] / "bundle" / "scenarios"
-    folder = packaged if packaged.is_dir() else Path(__file__).parents[3] / "scenarios"
-    if not (folder / f"{name}.yml").is_file():
-        known = ", ".join(sorted(path.stem for path in folder.glob("*.yml")))
-        raise ConfigError(f"{name}: no such scenario; there are: {known}")
-    return folder / f"{name}.yml"
+async def _rounds(play: Callable[[], Awaitable[int]], *, forever: bool) -> int:
+    """Play once, or until a round goes wrong; returns the exit code of the last one."""
+    while (code := await play()) == 0 and forever:
+        say("that was one round; here is the next")
+    return code
 
 
 async def _play(port: int, seconds: float) -> int:

@@ -10,13 +10,20 @@ import json
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
 from typing import Any
 
 HEALTH_SECONDS = 1.0
 """SGLang looks once a second whether its probe was answered, so that a good answer takes at least this long."""
 
 STATUSES = {"ok": 200, "unauthorized": 401, "http_error": 500}
-BROKEN = {"empty": b"", "invalid": b"this is no HTTP\r\n\r\n"}
+BROKEN = {
+    "empty": b"",
+    "invalid": b"this is no HTTP\r\n\r\n",
+    "redirect": b"HTTP/1.1 302 Found\r\nLocation: /health\r\nContent-Length: 0\r\n\r\n",
+    "half": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
+}
+ENDLESS = {"drip": (b".", 0.1), "flood": (b"." * 65536, 0.0)}  # what is sent again and again, and the pause after it
 
 
 def reply(status: int, body: bytes = b"") -> bytes:
@@ -90,6 +97,10 @@ class Launcher:
         elif self._health == "timeout":
             self._waiting.add(writer)  # kept open and never answered
             return
+        elif self._health in ENDLESS:
+            with suppress(ConnectionError):
+                await _send_without_end(writer, *ENDLESS[str(self._health)])
+            return
         else:
             answer = await self._health_answer()
         writer.write(answer)
@@ -98,12 +109,20 @@ class Launcher:
         writer.close()
 
     async def _health_answer(self) -> bytes:
-        if self._health == "ok":
-            await asyncio.sleep(HEALTH_SECONDS)
         word = self._health
+        if word == "ok":
+            await asyncio.sleep(HEALTH_SECONDS)
         if isinstance(word, str) and word in BROKEN:
             return BROKEN[word]
         return reply(word if isinstance(word, int) else STATUSES.get(word, 500))
+
+
+async def _send_without_end(writer: asyncio.StreamWriter, part: bytes, pause: float) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+    while True:
+        writer.write(part)
+        await writer.drain()
+        await asyncio.sleep(pause)
 
 
 def main() -> None:

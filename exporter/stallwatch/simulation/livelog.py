@@ -45,7 +45,7 @@ class LogLines:
         self._literal: object = None
         self._count = 0
 
-    def lines(self, t: float) -> Iterator[str]:  # noqa: ARG002 what is written follows from the state alone
+    def lines(self, t: float) -> Iterator[str]:
         """Yield what is written now."""
         state = self._player.state
         phase, word = state.word("phase"), state.word("log")
@@ -57,7 +57,7 @@ class LogLines:
                 self._literal = word
                 yield from word
         elif word == "progress":
-            yield self._progress(phase)
+            yield self._progress(phase, t)
         elif word in {"access", "heartbeat"}:
             yield self._stamped(ACCESS if word == "access" else PROBE, "" if word == "access" else " TP0")
 
@@ -76,12 +76,20 @@ class LogLines:
         else:
             yield self._stamped(PHASE_LINES[phase], "")
 
-    def _progress(self, phase: str | None) -> str:
+    def _progress(self, phase: str | None, t: float) -> str:
         self._count += 1
         bar = BARS.get(phase or "")
         if bar:
-            return bar.format(n=self._count, part=self._count // 100)
+            done = self._done(t)
+            return bar.format(n=int(9999 * done), part=int(100 * done))
         return self._stamped(DECODE.format(n=self._count), " TP0")
+
+    def _done(self, t: float) -> float:
+        """Return which part of its segment has passed, from 0 to 1."""
+        state = self._player.state
+        if not state.segment or not state.segment.seconds:
+            return 1.0
+        return min(1.0, (t - state.segment_begin) / state.segment.seconds)
 
     def _stamped(self, text: str, rank: str) -> str:
         return f"{time.strftime('[%Y-%m-%d %H:%M:%S')}{rank}] {text}"

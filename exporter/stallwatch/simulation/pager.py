@@ -19,6 +19,8 @@ from typing import Any
 import yaml
 from aiohttp import web
 
+from stallwatch.shipped import shipped_folder
+
 PROGRAMS = {"prometheus": ("prometheus",), "alertmanager": ("alertmanager", "prometheus-alertmanager")}
 
 
@@ -26,12 +28,6 @@ def programs() -> dict[str, str] | None:
     """Return the paths of Prometheus and Alertmanager, or None where one is missing."""
     found = {name: next(filter(None, map(shutil.which, names)), None) for name, names in PROGRAMS.items()}
     return {name: path for name, path in found.items() if path} if all(found.values()) else None
-
-
-def alerts_directory() -> Path:
-    """Return the folder of rules and configuration that came with this version."""
-    packaged = Path(__file__).parents[1] / "bundle" / "alerts"
-    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "alerts"
 
 
 def free_port(wanted: int = 0) -> int:
@@ -142,7 +138,7 @@ class Pager:
     def _prometheus(self) -> dict[str, Any]:
         rules = self._directory / "rules"
         rules.mkdir(exist_ok=True)
-        for source in sorted((alerts_directory() / "rules").glob("*.yml")):
+        for source in sorted((shipped_folder("alerts") / "rules").glob("*.yml")):
             # The shipped rules, but at the pace of a demo: nobody waits a minute here to see an alert end.
             text = re.sub(r"keep_firing_for: \S+", "keep_firing_for: 2s", source.read_text())
             (rules / source.name).write_text(re.sub(r"(?m)^(\s+)interval: \S+", r"\1interval: 1s", text))
@@ -159,7 +155,7 @@ class Pager:
 
     def _alertmanager(self, webhook_port: int) -> dict[str, Any]:
         """Return the shipped routes and inhibitions with one receiver that pages, ours."""
-        shipped = yaml.safe_load((alerts_directory() / "alertmanager.yml").read_text())
+        shipped = yaml.safe_load((shipped_folder("alerts") / "alertmanager.yml").read_text())
         hook = {"webhook_configs": [{"url": f"http://127.0.0.1:{webhook_port}/", "send_resolved": True}]}
         route = _paced(shipped["route"])
         pager = {receiver for receiver in _receivers(route) if "page" in receiver}

@@ -3,31 +3,43 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from stallwatch.config import ConfigError
 from stallwatch.recording import read_recording
 from stallwatch.replay import Look, broken, play, play_recording
+from stallwatch.settings.limit_flag import limits_to_try
 from stallwatch.simulation.rulesplay import AlertChange, alert_changes
-from stallwatch.simulation.scenario import Scenario, load_scenario
+from stallwatch.simulation.scenario import Scenario, load_scenario, scenario_file
 
 RECORDINGS = frozenset({".jsonl", ".json"})
 
 
-def replay(file: Path, *, as_json: bool = False, rules: Path | None = None, out: TextIO = sys.stdout) -> int:
-    """Print each change of a verdict (and of an alert, with rules) and return 1 when an expectation does not hold."""
+def replay(
+    file: Path,
+    *,
+    as_json: bool = False,
+    rules: Path | None = None,
+    limits: Sequence[str] = (),
+    out: TextIO = sys.stdout,
+) -> int:
+    """Print each change of a verdict (and of an alert, with rules) and return 1 when an expectation does not hold.
+
+    `limits` are tried instead of those that the servers have, each written `stalled=3m`.
+    """
     if rules and not shutil.which("promtool"):
         raise ConfigError("--rules needs promtool, which comes with Prometheus")
     if rules and not list(rules.glob("*.yml")):
         raise ConfigError(f"{rules}: holds no rules (*.yml)")
-    scenario = None if file.suffix in RECORDINGS else load_scenario(file)
+    scenario = None if file.suffix in RECORDINGS else load_scenario(scenario_file(file))
+    changed = limits_to_try(limits, [server.limits for server in scenario.servers] if scenario else [{}])
     wrong: list[str] = []
     if scenario:
-        looks, wrong = broken(scenario, play(scenario))
+        looks, wrong = broken(scenario, play(scenario, changed=changed))
     else:
-        looks = list(play_recording(read_recording(file)))
+        looks = list(play_recording(read_recording(file), changed))
     alerts = alert_changes(scenario, looks, rules) if rules else []
     told = sorted(
         [*verdict_changes(looks), *(_of_alert(change) for change in alerts)], key=lambda entry: float(entry["t"])

@@ -7,7 +7,7 @@ which are 0 unless said again. What nobody ever gave is absent, as if it could n
 from pathlib import Path
 from typing import Any
 
-from stallwatch.config import Limits
+from stallwatch.config import ConfigError, Limits
 from stallwatch.settings.checks import Checks
 from stallwatch.settings.yaml_file import read_yaml
 from stallwatch.simulation import cast
@@ -15,10 +15,32 @@ from stallwatch.simulation.plot import Expectation, Node, PlayedServer, Scenario
 from stallwatch.simulation.segments import segment_of
 from stallwatch.verdict import SIGNATURES, VERDICTS
 
-__all__ = ["Expectation", "Node", "PlayedServer", "Scenario", "Segment", "WatcherEvent", "load_scenario", "scenario_of"]
+__all__ = [
+    "Expectation",
+    "Node",
+    "PlayedServer",
+    "Scenario",
+    "Segment",
+    "WatcherEvent",
+    "load_scenario",
+    "scenario_file",
+    "scenario_of",
+]
 
 WATCHER_WORDS = ("down", "restart", "scrape_gap", "frozen", "clock_step")
 MOST_GPUS, MOST_SCHEDULERS = 64, 64
+SHIPPED = Path(__file__).parents[1] / "scenarios"
+
+
+def scenario_file(name: str | Path) -> Path:
+    """Return the file of a scenario: as it is named, or among those that come with Stallwatch."""
+    path = Path(name)
+    if path.suffix in {".yml", ".yaml"} or path.exists():
+        return path
+    if not (SHIPPED / f"{name}.yml").is_file():
+        known = ", ".join(sorted(shipped.stem for shipped in SHIPPED.glob("*.yml")))
+        raise ConfigError(f"{name}: no such scenario; there are: {known}")
+    return SHIPPED / f"{name}.yml"
 
 
 def load_scenario(path: Path) -> Scenario:

@@ -7,6 +7,7 @@ from stallwatch.simulation import virtualhttp, virtuallogs, virtualprocesses
 from stallwatch.simulation.player import UPTIME, Player
 from stallwatch.simulation.plot import Scenario
 from stallwatch.simulation.virtualgpus import VirtualGpus
+from stallwatch.simulation.virtualkernel import VirtualKernel
 from stallwatch.snapshot import Moment, Reading, Snapshot
 
 EPOCH = 1_800_000_000.0
@@ -19,6 +20,7 @@ class VirtualNode:
         self.scenario = scenario
         self.players = [Player.of(played, number, scenario.node) for number, played in enumerate(scenario.servers)]
         self._gpus = VirtualGpus(scenario.node)
+        self._kernel = VirtualKernel()
         self._steps = [(event.at, event.seconds) for event in scenario.watcher if event.what == "clock_step"]
 
     def moment(self, t: float) -> Moment:
@@ -39,6 +41,8 @@ class VirtualNode:
         readings: list[Reading] = []
         if gpus := self._gpus.reading(present, t, step, now):
             readings.append(gpus)
+        if told := self._kernel.reading(present, now):
+            readings.append(told)
         samples = [sample for player in present for sample in virtualprocesses.samples(player, t, step)]
         if samples:
             trees = (virtualprocesses.tree(player, t, step) for player in present)

@@ -6,13 +6,13 @@ A list with one value for each GPU of the node tells of all of them, also of tho
 from collections.abc import Iterable, Sequence
 
 from stallwatch.collectors.gpu import Gpu, GpuProcess, GpuReading
+from stallwatch.gpus.xids import CRITICAL
 from stallwatch.simulation.player import Player
 from stallwatch.simulation.plot import Node
+from stallwatch.simulation.virtualkernel import pci_address
 
 GIB = 1024**3
 EMPTY_GIB = 0.6
-CRITICAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 109, 119, 120, 136, 140, 143, 154, 158})
-"""Faults after which the driver wants the GPU reset, as the XID catalogue of NVIDIA says."""
 
 
 class VirtualGpus:
@@ -32,7 +32,7 @@ class VirtualGpus:
     def _gpu(self, index: int, players: Sequence[Player], t: float, step: float) -> Gpu:
         uuid = f"GPU-{index}"
         if any(index in (player.state.word("gpu.lost") or ()) for player in players):
-            return Gpu(index, uuid, lost=True)
+            return Gpu(index, uuid, pci_bus_id=pci_address(index), lost=True)
         held = [(player, place) for player in players if (place := _place(player, index)) is not None]
         utilization = max(self._levels("utilization", index, players, held, t), default=None if held else 0.0)
         power = max(self._levels("power_watts", index, players, held, t), default=None)
@@ -46,6 +46,7 @@ class VirtualGpus:
         return Gpu(
             index=index,
             uuid=uuid,
+            pci_bus_id=pci_address(index),
             utilization=None if utilization is None else utilization / 100,
             busy_seconds=self._busy[index],
             memory_used=None if used is None else int(used * GIB),
@@ -53,7 +54,7 @@ class VirtualGpus:
             power_watts=power,
             power_limit_watts=self._node.power_limit_watts,
             sm_clock_hertz=None if clock is None else clock * 1e6,
-            recovery_action="gpu_reset" if xids & CRITICAL_XIDS else None,
+            recovery_action="gpu_reset" if xids & CRITICAL.keys() else None,
             processes=tuple(_holder(player, place, memory) for player, place in held),
         )
 

@@ -79,6 +79,8 @@ def _of(server: Server, reading: GpuReading | None) -> list[Gpu]:
 
 def _power(gpus: list[Gpu]) -> float | None:
     ratios = [
-        gpu.power_watts / gpu.power_limit_watts for gpu in gpus if gpu.power_watts is not None and gpu.power_limit_watts
+        gpu.power_watts / gpu.power_limit_watts
+        for gpu in gpus
+        if gpu.power_watts is not None and gpu.power_limit_watts and gpu.power_limit_watts >= 1
     ]
     return max(ratios, default=None)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from stallwatch.collectors.engine import EngineReading
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.collectors.health import HealthReading, Probe
+from stallwatch.collectors.kernel import NAME as KERNEL
+from stallwatch.collectors.kernel import KernelReading
 from stallwatch.collectors.log import Log, LogReading
 from stallwatch.collectors.process import ProcessReading, ProcessSample, Tree
 from stallwatch.collectors.socket import ServerSockets, SocketReading
@@ -26,6 +28,7 @@ class Sight:
     engine: EngineReading | None
     sockets: ServerSockets | None
     gpus: GpuReading | None
+    kernel: KernelReading | None
     missing: tuple[str, ...]
 
 
@@ -37,7 +40,7 @@ def sights(snapshot: Snapshot) -> Iterable[Sight]:
     sockets = {entry.server: entry for entry in socket.sockets} if socket else {}
     probes = {reading.server: reading.probes for reading in snapshot.all(HealthReading)}
     engines = {reading.server: reading for reading in snapshot.all(EngineReading)}
-    gpus = snapshot.get(GpuReading)
+    gpus, kernel = snapshot.get(GpuReading), snapshot.get(KernelReading)
     for server in snapshot.servers:
         name = server.name
         failures = [failure for failure in snapshot.failures if failure.server in {"", name}]
@@ -59,12 +62,14 @@ def sights(snapshot: Snapshot) -> Iterable[Sight]:
             engines.get(name),
             sockets.get(name),
             gpus,
+            kernel,
             _missing(failures, shown),
         )
 
 
 def _missing(failures: list[Failure], shown: Mapping[str, bool]) -> tuple[str, ...]:
     told = {failure.collector for failure in failures}
-    named = [f"{failure.collector}: {failure.reason}" for failure in failures]
+    # The kernel log only adds to what is seen: no judgement lacks it.
+    named = [f"{failure.collector}: {failure.reason}" for failure in failures if failure.collector != KERNEL]
     absent = [signal for signal, is_shown in shown.items() if not is_shown and signal not in told]
     return tuple(dict.fromkeys([*named, *absent]))

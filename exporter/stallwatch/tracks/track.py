@@ -7,7 +7,7 @@ from stallwatch.collectors.health import Probe
 from stallwatch.collectors.process import Tree
 from stallwatch.config import Limits
 from stallwatch.engines.engine import rank_parts
-from stallwatch.past import Ending, GpusPast, Past, ReplicaPast
+from stallwatch.past import BlockedPast, Ending, GpusPast, Past, ReplicaPast
 from stallwatch.snapshot import Moment, Server
 from stallwatch.tracks.gpus import Gpus
 from stallwatch.tracks.limits import SIGNALS, limits_in_force
@@ -17,11 +17,15 @@ from stallwatch.tracks.ranks import Ranks
 from stallwatch.tracks.readiness import Demand, Readiness, Waiting
 from stallwatch.tracks.replicas import Replicas
 from stallwatch.tracks.sight import Sight
+from stallwatch.tracks.xids import Xids
 
 FILE_RISE = 1024**2
 IO_PER_SECOND = 1024**2
 FAULTS_PER_SECOND = 1000.0
 COMPILER_CORES = 0.2
+PASSING_SECONDS = 8.0
+"""A client that has just come waits for a moment on every server: it owes something when the next reading, five seconds
+later, finds one waiting again."""
 
 
 @dataclass
@@ -38,6 +42,7 @@ class Track:
     ranks: Ranks = field(default_factory=Ranks)
     gpus: Gpus = field(default_factory=Gpus)
     parts: dict[str, Gpus] = field(default_factory=dict)
+    xids: Xids = field(default_factory=Xids)
     file_pages: Ratchet = field(default_factory=lambda: Ratchet(FILE_RISE))
     rates: dict[str, Rate] = field(default_factory=dict)
     recalled: set[str] = field(default_factory=set)  # counters not seen since they were remembered
@@ -84,10 +89,11 @@ class Track:
         stamps = {signal: at for signal, at in self.moved.items() if signal in SIGNALS[self.readiness.ready]}
         paused = any(replica.paused for replica in replicas)
         ranks = self.ranks.look(now, sight)
+        born = started(server, sight.moment, self.first_seen)
         return Past(
             server=server,
             first_seen=self.first_seen,
-            started=started(server, sight.moment, self.first_seen),
+            started=born,
             ready=self.readiness.ready,
             phase=self.readiness.phase,
             phase_since=self.readiness.phase_since,
@@ -106,6 +112,8 @@ class Track:
             replicas=replicas,
             gpus=gpus,
             parts=self._parts(sight, replicas),
+            xids=self.xids.look(sight.moment, server, sight.kernel, born),
+            blocked=_blocked(sight),
             ending=self._ending(ending),
             readable=readable,
             missing=sight.missing,
@@ -184,7 +192,11 @@ class Track:
             "queued": any(replica.queued for replica in replicas),
             "socket": unread and ready is not False,
         }
-        owed |= self.waiting.look(now, seen)
+        owed |= {
+            reason: since
+            for reason, since in self.waiting.look(now, seen).items()
+            if reason != "socket" or now - since >= PASSING_SECONDS
+        }
         absent = {
             "probe_failing": not sight.probes,
             "running": sight.engine is None,
@@ -211,6 +223,12 @@ def started(server: Server, moment: Moment, otherwise: float) -> float:
 def _pending(replicas: tuple[ReplicaPast, ...]) -> float | None:
     parts = [part for replica in replicas for part in (replica.running, replica.queued) if part is not None]
     return sum(parts) if parts else None
+
+
+def _blocked(sight: Sight) -> tuple[BlockedPast, ...]:
+    since_boot = sight.moment.boottime - sight.moment.monotonic
+    told = [one for one in (sight.kernel.blocked if sight.kernel else ()) if one.server == sight.server.name]
+    return tuple(BlockedPast(one.process, one.seconds, one.last_at - since_boot) for one in told)
 
 
 def _number(dp_rank: str) -> int | None:
