@@ -110,6 +110,14 @@ def test_a_person_sees_a_sentence_and_a_table_in_100_columns():
     assert text[heading + 4].startswith("  missing: engine: refused, ")
 
 
+def test_why_no_server_is_seen_is_told():
+    """Where the processes of others are hidden that is no empty node; what else is missing is no reason."""
+    hidden = {"collector": "discovery", "server": "", "reason": "processes_hidden", "detail": "/proc hides processes"}
+    others = [{**hidden, "collector": "gpu"}, {**hidden, "server": "sglang:30000"}]
+    text = lines({"time": NOW, "failures": [hidden, *others]}, [])
+    assert text == ["No inference server is seen on this node.", "  /proc hides processes"]
+
+
 def test_servers_without_ranks_have_no_table():
     """Two servers follow one another."""
     text = lines({"time": NOW}, [IDLE | {"missing": []}, STALLED])

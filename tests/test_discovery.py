@@ -120,7 +120,7 @@ def test_targets_that_say_nothing_do_no_harm(node):
 def test_no_proc_is_a_failure_of_the_whole(tmp_path):
     """And no error."""
     reading, [failure] = reader({"procfs": str(tmp_path / "none")}, print)([], frozenset())
-    assert (reading.servers, failure.reason, failure.server) == ((), "procfs_unreadable", "")
+    assert (reading, failure.reason, failure.server) == (None, "procfs_unreadable", "")
 
 
 def test_servers_do_not_vanish_with_proc(node):

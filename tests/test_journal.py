@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from stallwatch.journal import HIDDEN, Changes, JsonFormatter, LogfmtFormatter, Redaction, redact, setup
+from stallwatch.journal import HIDDEN, Changes, JsonFormatter, LogfmtFormatter, LoopFaults, Redaction, redact, setup
 
 
 def written(formatter, message, *args, **extra):
@@ -214,3 +214,17 @@ def test_a_signal_whose_reason_changes_is_not_back(caplog):
         assert "back" not in caplog.text
         changes.see({})
     assert caplog.text.count("signal back") == 1
+
+
+def test_a_fault_of_the_event_loop_is_one_line_a_minute(caplog):
+    """The same again is not said again before; a fault of ours comes with its traceback, one of the system without."""
+    now = [0.0]
+    faults = LoopFaults(logging.getLogger("stallwatch.test"), clock=lambda: now[0])
+    for now[0] in (0.0, 1.0, 59.0, 61.0):
+        faults(None, {"message": "no socket", "exception": OSError(24, "Too many open files")})
+    assert [(record.getMessage(), record.error) for record in caplog.records] == [
+        ("no socket", "[Errno 24] Too many open files")
+    ] * 2
+    faults(None, {"message": "ours", "exception": KeyError("key")})
+    faults(None, {"message": "nothing raised"})
+    assert [bool(record.exc_info) for record in caplog.records] == [False, False, True, False]

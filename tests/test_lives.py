@@ -1,6 +1,9 @@
 """How a server that has gone is told of, and how its starts are counted."""
 
+import json
 from dataclasses import replace
+
+import pytest
 
 from readings import NAME, a_server
 from stallwatch.lives import Lives, Told
@@ -119,6 +122,38 @@ def test_the_time_not_ready_adds_up_over_lives():
     for now, number, ready in ((0, 1, False), (10, 1, False), (20, 1, True), (30, 2, None), (50, 2, False)):
         at(lives, float(now), life(number), ready=ready)
     assert lives.not_ready_seconds() == {NAME: 30.0}
+
+
+def test_over_a_restart_of_the_exporter_lives_are_counted_on():
+    """Restarts, starts that did not get ready, tombstones and the time not ready are those of before."""
+    lives = Lives()
+    for number in range(3):
+        starts(lives, 100.0 * number, number)
+    before = at(lives, 205.0)
+    after = Lives()
+    assert [server.name for server in after.recall(json.loads(json.dumps(lives.remember())))] == [NAME]
+    assert at(after, 210.0) == before
+    assert after.not_ready_seconds() == lives.not_ready_seconds()
+    again = starts(after, 220.0, 3)
+    assert (again.restarts, again.crash_looping) == (3, True)
+
+
+def test_what_ended_while_no_exporter_ran_has_gone():
+    """Of a server that was there and is not found again a tombstone is told; its log tells how it ended."""
+    lives, after = Lives(), Lives()
+    at(lives, 0.0, life(1), ready=True)
+    after.recall(lives.remember())
+    server, ending = at(after, 100.0, stopping=None)
+    assert (server.incarnation, ending.gone_since, ending.orderly) == ("life 1", 100.0, False)
+    assert at(after, 101.0, stopping=True)[0] is None
+
+
+@pytest.mark.parametrize("garbage", [None, 7, "x", [7], [{}], [{"server": {}}], {"a": 1}])
+def test_what_is_no_memory_of_lives_is_nothing(garbage):
+    """A file of another version changes nothing."""
+    lives = Lives()
+    assert lives.recall(garbage) == ()
+    assert at(lives, 0.0, life(1))[1].restarts == 0
 
 
 def test_a_configured_server_without_processes_is_no_life():

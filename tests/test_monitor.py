@@ -16,7 +16,7 @@ from stallwatch.collectors.health import HealthReading, Probe
 from stallwatch.collectors.kernel import KernelReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
-from stallwatch.collectors.socket import SocketReading
+from stallwatch.collectors.socket import ServerSockets, SocketReading
 from stallwatch.config import CollectorsConfig, Config, GpuConfig, HealthConfig, ServerConfig
 from stallwatch.discovery import DiscoveryReading
 from stallwatch.mending import RENEW_AFTER, RETRY_AFTER, Quarantine
@@ -369,6 +369,73 @@ async def test_nothing_of_the_life_before_is_told_of_a_new_one(watch):
     assert view.snapshot.servers[0].incarnation != before
     assert view.snapshot.get(LogReading).logs == ()
     assert not view.pasts[NAME].ready
+
+
+async def test_a_round_that_ends_after_a_server_has_gone_tells_nothing_of_it(watch):
+    """What was asked while it was there is not published once it is known to have gone, but for its log."""
+    node = watch()
+    await node.ticks(3)
+    late = SocketReading(node.clock.now + 6, (ServerSockets(NAME, True, 0, 0),))
+    answer = node.host.answers["socket"] = asyncio.get_running_loop().create_future()
+    await node.ticks(6)
+    read = node.host.answers["log"]
+    node.show()
+    node.host.answers |= {"log": read, "socket": answer}
+    await node.ticks(6)
+    answer.set_result(late)
+    view = await node.ticks(1)
+    assert view.pasts[NAME].ending.gone_since is not None
+    assert [one for reading in view.snapshot.all(SocketReading) for one in reading.sockets] == []
+    assert [one.server for reading in view.snapshot.all(LogReading) for one in reading.logs] == [NAME]
+
+
+def kept(node):
+    """Return what a node remembers, as it is when it was written and read."""
+    return json.loads(json.dumps(node.monitor.remember(node.clock.now)))
+
+
+async def restarted(watch):
+    """Return a node that was watched for a while, and one that goes on with what that one remembered."""
+    before, after = watch(), watch()
+    await before.ticks(3)
+    after.clock.now = before.clock.now
+    after.show(SERVER)
+    after.monitor.recall(kept(before))
+    return before, after
+
+
+async def test_a_server_that_ends_while_the_exporter_restarts_is_missed(watch):
+    """It is told of as gone once servers are looked for, not before: until then nobody knows."""
+    before, after = await restarted(watch)
+    pending = after.host.answers["discovery"] = asyncio.get_running_loop().create_future()
+    view = await after.ticks(2)
+    assert view.pasts == {}
+    assert kept(after) == kept(before)
+    after.show()
+    pending.set_result(after.host.answers["discovery"])
+    view = await after.ticks(2)
+    assert view.pasts[NAME].ending.gone_since is not None
+    assert view.pasts[NAME].server.incarnation == view.snapshot.servers[0].incarnation == "100.1"
+
+
+async def test_a_server_without_its_launcher_stays_the_same_over_a_restart(watch):
+    """Name and life are those of before, though the process that they came from has gone."""
+    _, after = await restarted(watch)
+    after.show(replace(SERVER, name="sglang:embedded", processes=SERVER.processes[1:]))
+    view = await after.ticks(3)
+    [server] = view.snapshot.servers
+    assert (server.name, server.incarnation) == (NAME, "100.1")
+    assert view.pasts[NAME].ending.restarts == 0
+
+
+async def test_a_discovery_that_fails_at_the_start_tells_of_no_end(watch):
+    """Not to see is not to see that all are gone, also right after a restart of the exporter."""
+    _, after = await restarted(watch)
+    found = after.host.answers["discovery"]
+    after.host.answers["discovery"] = (None, (Failure("discovery", "procfs_unreadable", "/proc"),))
+    assert (await after.ticks(6)).pasts == {}
+    after.host.answers["discovery"] = found
+    assert (await after.ticks(6)).pasts[NAME].ending.gone_since is None
 
 
 async def test_a_discovery_that_fails_keeps_the_servers(watch):

@@ -6,9 +6,10 @@ import json
 import pytest
 
 from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
+from small_disks import small_disk
 from stallwatch.collectors.kernel import Blocked, KernelReading, Xid
 from stallwatch.config import ConfigError
-from stallwatch.recording import line_of, read_recording
+from stallwatch.recording import Recorder, line_of, read_recording
 from stallwatch.simulation.replay import replay
 from stallwatch.snapshot import Failure
 
@@ -59,6 +60,46 @@ def test_a_line_cut_short_at_the_end_is_left_out(tmp_path):
     path = a_hang(tmp_path / "cut.jsonl", seconds=10)
     path.write_bytes(path.read_bytes()[:-20])
     assert len(list(read_recording(path))) == 1
+
+
+def test_a_recording_goes_on_after_a_line_that_was_cut_short(tmp_path):
+    """What is appended later makes no broken line of it; what somebody else wrote is left alone."""
+    path = a_hang(tmp_path / "cut.jsonl", seconds=10)
+    path.write_bytes(path.read_bytes()[:-20])
+    Recorder(path).take(a_snapshot(20.0))
+    assert [snapshot.moment.monotonic for snapshot in read_recording(path)] == [0.0, 20.0]
+    path.write_bytes(b"a text")
+    Recorder(path).take(a_snapshot(20.0))
+    assert path.read_bytes().startswith(b'a text{"moment":')
+
+
+def test_a_full_disk_costs_only_what_is_seen_meanwhile(tmp_path, capsys):
+    """It is said once that it is full and once that it is not; all that was recorded can be read."""
+    with small_disk(tmp_path / "disk") as fill:
+        path = tmp_path / "disk" / "r.jsonl"
+        recorder, readings = Recorder(path), (gpus(0.0), processes(0.0))
+        recorder.take(a_snapshot(1.0, *readings))
+        ballast = fill()
+        for now in range(2, 30):
+            recorder.take(a_snapshot(float(now), *readings))
+        assert len(list(read_recording(path))) < 28
+        before = len(list(read_recording(path)))
+        ballast.unlink()
+        recorder.take(a_snapshot(30.0, *readings))
+        seen = [snapshot.moment.monotonic for snapshot in read_recording(path)]
+        assert seen == [*map(float, range(1, before + 1)), 30.0]
+        said = capsys.readouterr().err.splitlines()
+        assert [line.partition("; ")[0] for line in said] == [
+            f"stallwatch: {path}: cannot be written: No space left on device",
+            f"stallwatch: {path}: can be written again",
+        ]
+        assert said[1].endswith(f": {29 - before}")
+
+
+def test_a_file_that_cannot_be_made_is_named(tmp_path):
+    """Before anything is looked at."""
+    with pytest.raises(ConfigError, match=r"none/r\.jsonl: cannot be written: No such file or directory"):
+        Recorder(tmp_path / "none" / "r.jsonl")
 
 
 @pytest.mark.parametrize("text", [b"{}\n", b"nonsense\n", b'{"moment": 1}\n'])

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,11 +13,11 @@ import urllib.request
 import pytest
 
 from exporter_process import ExporterProcess
+from prefixed_exporter import NOBODY, python_of_everybody
 from stallwatch.simulation.pager import free_port
 from stallwatch.simulation.played import PlayedServer
 
 QUICK = {"INTERVAL": "200ms", "DISCOVERY__INTERVAL": "200ms"}
-NOBODY = 65534
 
 
 def settings(silent="10m", **more):
@@ -234,21 +233,6 @@ async def test_every_line_of_the_log_has_the_format(format_):
         else:
             assert line.startswith("ts=")
             assert " level=" in line
-
-
-def python_of_everybody():
-    """Return an interpreter of this version that another user may run, with its environment."""
-    environ = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for python in (sys.executable, f"/usr/bin/{version}", shutil.which(version)):
-        command = [python, "-c", "import stallwatch.serve"]
-        user = {"user": NOBODY, "group": NOBODY, "extra_groups": ()}
-        try:
-            subprocess.run(command, env={**os.environ, **environ}, check=True, capture_output=True, cwd="/", **user)
-        except (OSError, TypeError, subprocess.CalledProcessError):
-            continue
-        return python, environ
-    return None
 
 
 async def test_without_rights_and_driver_it_says_once_what_is_missing(tmp_path):

@@ -42,11 +42,20 @@ class _Entry(msgspec.Struct):
     ranks: list[_Rank]
 
 
+class _Failure(msgspec.Struct):
+    """Why something is missing."""
+
+    collector: str
+    server: str
+    detail: str
+
+
 class _Answer(msgspec.Struct):
     """What an exporter answers, as far as it is shown."""
 
     time: float
     servers: list[_Entry]
+    failures: list[_Failure] = []
 
 
 class RefusedError(Exception):

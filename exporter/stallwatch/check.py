@@ -53,18 +53,18 @@ def check(  # noqa: PLR0913 one argument per flag
 async def looked(config: Config, seconds: float, record: Path | None = None) -> dict[str, Any]:
     """Return what is seen in so many seconds without a running exporter; each snapshot is recorded where asked for."""
     from stallwatch.monitor import Monitor, start_workers  # noqa: PLC0415 not needed when an exporter answers
-    from stallwatch.recording import line_of  # noqa: PLC0415 the same
+    from stallwatch.recording import Recorder  # noqa: PLC0415 the same
     from stallwatch.report import report  # noqa: PLC0415 the same
 
     logging.getLogger("stallwatch").addHandler(logging.NullHandler())  # what is missing stands in the answer
+    recorder = Recorder(record) if record else None
     monitor = Monitor(config, start_workers(config))
     end = time.monotonic() + seconds
     try:
         while time.monotonic() < end or not monitor.view.lanes:
             await monitor.tick()
-            if record:
-                with record.open("ab") as file:
-                    file.write(line_of(monitor.view.snapshot))
+            if recorder:
+                recorder.take(monitor.view.snapshot)
             await asyncio.sleep(min(config.interval, max(0.0, end - time.monotonic())))
     finally:
         await monitor.close()
@@ -91,9 +91,15 @@ def lines(status: Mapping[str, Any], servers: list[dict[str, Any]], refusal: str
         text.append(f"The GPUs are released for {duration(released - status['time'])} more, and are not read.")
     if not servers:
         text.append("No inference server is seen on this node.")
+        text += [line for one in status.get("failures", ()) for line in _wrapped(_unseen(one))]
     for entry in servers:
         text += _server(entry, status["time"])
     return [clean(line, LONGEST_LINE) for line in text]  # a terminal obeys what is no letter
+
+
+def _unseen(failure: Mapping[str, Any]) -> str:
+    """Return why servers may be there that are not seen, nothing where this is no reason for it."""
+    return failure["detail"] if (failure["collector"], failure["server"]) == ("discovery", "") else ""
 
 
 def _server(entry: Mapping[str, Any], now: float) -> list[str]:

@@ -1,8 +1,9 @@
 """Which inference servers run on this node?
 
 Schedulers are found by title; the launcher above them has the flags. Nothing of a command line but what `Launch` holds
-leaves this module, since keys stand there. Failure reasons: `procfs_unreadable` (no /proc), `config_unreadable` (what
-`--config` names), `quarantined` (a read that hung before is not tried).
+leaves this module, since keys stand there. Failure reasons: `procfs_unreadable` (no /proc), `processes_hidden`
+(no server is seen, and /proc hides the processes of others), `config_unreadable` (what `--config` names), `quarantined`
+(a read that hung before is not tried).
 """
 
 import time
@@ -37,7 +38,7 @@ class DiscoveryReading(Reading):
 
 def reader(
     options: Mapping[str, str], note: Callable[[str], None]
-) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[DiscoveryReading, tuple[Failure, ...]]]:
+) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[DiscoveryReading | None, tuple[Failure, ...]]]:
     """Return a function that looks for servers."""
     return Discovery(Procfs(options.get("procfs", "/proc"), note)).read
 
@@ -63,10 +64,12 @@ class Discovery:
         self._addresses = Addresses()
         self._facts = FactsKeeper(self._addresses.port_of)
         self._is_fresh = True
-        self._last = DiscoveryReading(time.monotonic())
+        self._last: DiscoveryReading | None = None
 
-    def read(self, targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[DiscoveryReading, tuple[Failure, ...]]:
-        """Return the servers of this moment."""
+    def read(
+        self, targets: list[dict[str, Any]], skip: frozenset[str]
+    ) -> tuple[DiscoveryReading | None, tuple[Failure, ...]]:
+        """Return the servers of this moment, those seen last where none can be seen, None where none ever could."""
         procfs = replace(self._procfs, skip=skip)
         if self._is_fresh:
             self._remember(targets)
@@ -88,7 +91,7 @@ class Discovery:
         )
         dropped = self._table.dropped + many + more
         self._last = DiscoveryReading(time.monotonic(), tuple(servers), dropped=dropped)
-        return self._last, (*failures, *self._skipped(procfs, servers))
+        return self._last, (*failures, *self._skipped(procfs, servers), *_hidden(procfs, servers))
 
     def _remember(self, targets: Iterable[dict[str, Any]]) -> None:
         for known in targets:
@@ -164,6 +167,12 @@ class Discovery:
         owners = {process.pid: server.name for server in servers for process in server.processes}
         pids = (pid for pid in self._table.entries if procfs.is_skipped(pid))
         return [Failure(NAME, "quarantined", f"pid {pid}", owners.get(pid, "")) for pid in pids]
+
+
+def _hidden(procfs: Procfs, servers: Sequence[Server]) -> Iterable[Failure]:
+    if not servers and procfs.hides_others():
+        detail = f"{procfs.root} is mounted with hidepid, which hides the processes of other users"
+        yield Failure(NAME, "processes_hidden", detail)
 
 
 def named(servers: Sequence[Server]) -> tuple[Server, ...]:

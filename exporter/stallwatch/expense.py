@@ -24,8 +24,8 @@ class Expense:
 
 
 def expense_of(pid: int, procfs: Path = Path("/proc")) -> Expense | None:
-    """Return what a process has used so far, None where there is no such process."""
-    with suppress(FileNotFoundError, ProcessLookupError):
+    """Return what a process has used so far, None where there is no such process, or no descriptor left to look."""
+    with suppress(OSError):
         text = (procfs / str(pid) / "stat").read_bytes()
         part = text.rpartition(b")")[2].split()  # from the state on, see proc(5)
         user, system, started, pages = (int(part[place]) for place in (11, 12, 19, 21))
@@ -36,4 +36,6 @@ def expense_of(pid: int, procfs: Path = Path("/proc")) -> Expense | None:
 def own_expense(procfs: Path = Path("/proc")) -> Expense | None:
     """Return what this process has used so far, with how many descriptors it holds."""
     expense, descriptors = expense_of(os.getpid(), procfs), procfs / str(os.getpid()) / "fd"
-    return replace(expense, open_files=sum(1 for _ in descriptors.iterdir())) if expense else None
+    with suppress(OSError):
+        return replace(expense, open_files=sum(1 for _ in descriptors.iterdir())) if expense else None
+    return expense

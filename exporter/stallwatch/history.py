@@ -45,9 +45,10 @@ class History:
         lives = tuple(track.remember(*life) for life, track in self._tracks.items())
         return Memories(at=now, lives=lives).to_plain()
 
-    def recall(self, remembered: Any, now: float) -> None:
-        """Go on with what was remembered, as far as it is young and these servers are found again."""
+    def recall(self, remembered: Any, now: float) -> bool:
+        """Go on with what was remembered, as far as these servers are found again; tell whether it can be used."""
         self._memories = memories_of(remembered, now)
+        return self._memories is not None
 
     def _new(self, life: tuple[str, str], now: float) -> Track:
         memories = self._memories

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from stallwatch.redaction import HIDDEN, SECRET_KEY, redact
 
+LOOP_FAULT_SECONDS = 60.0
 _BARE = re.compile(r"[A-Za-z0-9_./:@%+,#~\[\]()<>*-]+")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -103,6 +104,28 @@ def setup(
     logger.setLevel(level.upper())
     logger.propagate = False
     return logger
+
+
+class LoopFaults:
+    """Logs what goes wrong in the event loop outside of all tasks, such as no descriptor for a client.
+
+    The same again is logged once a minute at most.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def __call__(self, _loop: object, context: Mapping[str, Any]) -> None:
+        """Take a report of the loop."""
+        error, now = context.get("exception"), self._clock()
+        self._said = {text: at for text, at in self._said.items() if now - at < LOOP_FAULT_SECONDS}
+        known = f"{context['message']} {error!r}"
+        if known not in self._said:
+            self._said[known] = now
+            trace = None if isinstance(error, OSError) else error
+            self._logger.error(str(context["message"]), exc_info=trace, extra={"error": str(error or "")})
 
 
 class Changes:

@@ -7,6 +7,9 @@ that is configured stays in the list without any process, which is no life.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
 
 from stallwatch.past import Ending
 from stallwatch.snapshot import Server
@@ -44,6 +47,18 @@ class Lives:
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
+
+    def remember(self) -> Any:
+        """Return what an exporter that is started again can go on with, as plain values for a file."""
+        return msgspec.to_builtins(list(self._rows.values()))
+
+    def recall(self, remembered: Any) -> tuple[Server, ...]:
+        """Go on with what was remembered, and return these servers; those not seen at the next look have gone."""
+        try:
+            self._rows = {row.server.name: row for row in msgspec.convert(remembered, list[_Row])}
+        except msgspec.ValidationError:
+            return ()
+        return tuple(row.server for row in self._rows.values())
 
     def look(
         self, servers: Iterable[Server], told: Mapping[str, Told], now: float

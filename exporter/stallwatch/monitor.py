@@ -148,6 +148,7 @@ class Monitor:
         self._gone: tuple[Server, ...] = ()
         self._watcher = Watcher(lambda name: self._config.limits_of(name))  # noqa: PLW0108 reloads replace the config
         self._changes = Changes(logger)
+        self._recalled: Any = None
         self._offset = 0.0
         self._lanes = Lanes()
         self._enlist()
@@ -174,11 +175,11 @@ class Monitor:
 
     def remember(self, now: float) -> Any:
         """Return what an exporter that is started again can go on with."""
-        return self._watcher.remember(now)
+        return self._recalled or self._watcher.remember(now)
 
     def recall(self, remembered: Any) -> None:
-        """Go on with what an exporter before this one remembered."""
-        self._watcher.recall(remembered, self._clock().monotonic)
+        """Go on with what an exporter before this one remembered, once it is seen which servers are still there."""
+        self._recalled = remembered
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -222,6 +223,7 @@ class Monitor:
         self._gone = tuple(server for server in self._gone if server.name not in names)
         self._present, self._servers = present, (*present, *self._gone)
         self._lives = frozenset((server.name, server.incarnation) for server in self._servers)
+        self._present_lives = frozenset((server.name, server.incarnation) for server in present)
         for collector in self._direct.values():
             collector.forget(names)
         self._lanes.have(self._plans())
@@ -281,7 +283,10 @@ class Monitor:
         for lane in self._lanes:
             if error := lane.harvest(now):
                 self._mending.stuck(error.stuck_in)
-        found = self._outcome(discovery.NAME)[0]
+        found, failures = self._outcome(discovery.NAME)
+        if self._recalled and found and all(failure.server for failure in failures):
+            self._roster.recall(self._watcher.recall(self._recalled, now))
+            self._recalled = None
         # A look that fails does not make servers vanish: their own signals tell when they are gone.
         if isinstance(found, discovery.DiscoveryReading) and found.servers is not self._found:
             self._found = found.servers
@@ -298,7 +303,12 @@ class Monitor:
 
     def _look(self) -> View:
         moment = self._moment()
-        outcomes = [lane.outcome_for(self._lives, moment.monotonic) for lane in self._lanes]
+        now = moment.monotonic
+        # A round that was under way when a server went may still tell of it; only the log of one that has gone counts.
+        outcomes = [
+            lane.outcome_for(self._lives if lane.collector == log.NAME else self._present_lives, now)
+            for lane in self._lanes
+        ]
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
         told = [failure for failure in failures if failure.reason != "starting"]  # which is no news

@@ -1,6 +1,9 @@
 """What was seen, to be looked at again? Snapshots as JSON lines: one line for each look at the node."""
 
+import os
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +45,9 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return (*self.gpu, *self.process, *self.log, *self.socket, *self.kernel, *self.health, *self.engine)
 
 
+LONGEST_LINE = 16 << 20
+BEGIN = b'{"moment":'
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Line)
 
@@ -61,6 +67,69 @@ def line_of(snapshot: Snapshot) -> bytes:
         engine=snapshot.all(EngineReading),
     )
     return _encoder.encode(line) + b"\n"
+
+
+class Recorder:
+    """Appends snapshots to a file in whole lines, also where a line of before was cut short.
+
+    Raises ConfigError where the file cannot be made. A full disk costs what is seen meanwhile, and is said once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._missed = 0
+        try:
+            os.close(self._open())
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Write what was seen, if the disk takes it."""
+        try:
+            self._append(line_of(snapshot))
+        except OSError as error:
+            if not self._missed:
+                self._say(f"cannot be written: {error.strerror}; what is seen meanwhile is not recorded")
+            self._missed += 1
+        else:
+            if self._missed:
+                self._say(f"can be written again; looks that are not recorded: {self._missed}")
+            self._missed = 0
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+    def _append(self, line: bytes) -> None:
+        handle = self._open()
+        try:
+            end = _end_of_lines(handle)
+            if end < os.fstat(handle).st_size:
+                os.truncate(handle, end)
+            _write(handle, line, end)
+        finally:
+            os.close(handle)
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(f"stallwatch: {self._path}: {text}\n")
+
+
+def _end_of_lines(handle: int) -> int:
+    """Return where the whole lines end; only a line of ours that was cut short comes after."""
+    end = os.fstat(handle).st_size
+    last = os.pread(handle, LONGEST_LINE, max(0, end - LONGEST_LINE)) if end else b""
+    rest = last[last.rfind(b"\n") + 1 :]
+    return end - len(rest) if BEGIN.startswith(rest[: len(BEGIN)]) else end
+
+
+def _write(handle: int, line: bytes, end: int) -> None:
+    rest = memoryview(line)
+    try:
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+    except OSError:
+        with suppress(OSError):  # a pipe has no end to go back to
+            os.truncate(handle, end)
+        raise
 
 
 def read_recording(path: Path) -> Iterator[Snapshot]:

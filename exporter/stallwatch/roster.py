@@ -21,6 +21,13 @@ class Roster:
         self._lives: dict[str, tuple[str, frozenset[tuple[int, int]]]] = {}
         self._names: dict[tuple[int, int], str] = {}
 
+    def recall(self, servers: Iterable[Server]) -> None:
+        """Know servers again by the names and lives that an exporter before this one gave them."""
+        for server in servers:
+            ids = frozenset((process.pid, process.start_ticks) for process in server.processes)
+            self._lives[server.name] = (server.incarnation, ids)
+            self._names.update(dict.fromkeys(ids, server.name))
+
     def of(self, found: Sequence[Server], configured: Iterable[ServerConfig]) -> tuple[Server, ...]:
         """Return the servers to watch now."""
         servers = roster(self._named(found), configured)

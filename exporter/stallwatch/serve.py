@@ -17,7 +17,7 @@ from stallwatch.config import Config, ConfigError
 from stallwatch.exposition import Exposition
 from stallwatch.gate.admission import Gate, Policy, PolicyLoader
 from stallwatch.gate.listener import Listener, ListenError
-from stallwatch.journal import setup
+from stallwatch.journal import LoopFaults, setup
 from stallwatch.keeping import Keeper, usual_file
 from stallwatch.monitor import Monitor, start_workers
 from stallwatch.notify import Notifier
@@ -96,6 +96,7 @@ def _leave(code: int) -> NoReturn:
 
 async def run(load: Load, file: Path | None) -> Running:
     """Watch and serve until a signal says to end, and return what ran."""
+    asyncio.get_running_loop().set_exception_handler(LoopFaults(logger))
     async with exporting(load, file, prepare=lambda config: setup(config.log.format, config.log.level)) as running:
         try:
             await _told_to_end(running)

@@ -56,11 +56,16 @@ class Watcher:
 
     def remember(self, now: float) -> dict[str, Any]:
         """Return what an exporter that is started again can go on with, as plain values for a file."""
-        return self._history.remember(now)
+        return {**self._history.remember(now), "servers": self._lives.remember()}
 
-    def recall(self, remembered: Any, now: float) -> None:
-        """Go on with what an exporter before this one remembered; what is no such thing, or old, changes nothing."""
-        self._history.recall(remembered, now)
+    def recall(self, remembered: Any, now: float) -> tuple[Server, ...]:
+        """Go on with what an exporter before this one remembered, and return the servers that it knew.
+
+        What is no such thing, or old, changes nothing. To be called once it is seen which servers there are: those that
+        are remembered and not seen are taken to have gone.
+        """
+        usable = self._history.recall(remembered, now)
+        return self._lives.recall(remembered.get("servers", [])) if usable else ()
 
     def _told(self, seen: Snapshot) -> dict[str, Told]:
         reading = seen.get(LogReading)

@@ -343,6 +343,18 @@ def test_another_path_is_another_log_and_counts_go_on(path, watch, tmp_path):
     assert (log.phase, log.path, log.lines["progress"]) == ("loading_weights", watch.target["path"], 2)
 
 
+def test_a_log_that_is_seen_while_it_is_renamed_is_the_same_log(path, watch):
+    """Discovery may name the old file for a look; what the log has told of this life stays told."""
+    append(path, "[2026-03-04 10:00:00] The server is fired up and ready to roll!\n")
+    watch.look()
+    path.rename(path.with_name("server.log.1"))
+    for name in ("server.log.1", "server.log"):
+        append(path.with_name(name), "[2026-03-04 10:00:01] one more line\n")
+        watch.target["path"] = str(path.with_name(name))
+        assert watch.look().phase == "ready"
+    assert watch.look().lines["other"] == 2
+
+
 def test_a_server_that_serves_is_ready_although_its_start_is_out_of_sight(path, watch):
     """Decode lines in the last part of a large log are written by a ready server only."""
     append(path, "[2026-03-04 10:00:00 TP0] Decode batch, #running-req: 5, #token: 3100, #queue-req: 0\n")

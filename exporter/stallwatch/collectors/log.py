@@ -4,7 +4,7 @@ A log that was there before us is read from at most 8 MiB before its end. Lines 
 count as lines and errors, never for phases and progress.
 
 Reasons of failures: `not_found`, `permission_denied`, `not_a_regular_file`, `is_a_directory`, `symbolic_link` (in the
-place of a log that was found at a process), `io_error` and `quarantined`.
+place of a log that was found at a process), `too_many_open_files`, `io_error` and `quarantined`.
 """
 
 import errno
@@ -18,6 +18,8 @@ from stallwatch.node.inside import NotRegularFileError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "log"
+
+_REASONS = {errno.ELOOP: "symbolic_link", errno.EMFILE: "too_many_open_files", errno.ENFILE: "too_many_open_files"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def _since(time: float | None, moment: Moment) -> float | None:
 def _reason(error: OSError) -> str:
     if isinstance(error, NotRegularFileError):
         return "not_a_regular_file"
-    if error.errno == errno.ELOOP:
-        return "symbolic_link"
+    if error.errno in _REASONS:
+        return _REASONS[error.errno]
     known = {FileNotFoundError: "not_found", PermissionError: "permission_denied", IsADirectoryError: "is_a_directory"}
     return known.get(type(error), "io_error")

@@ -132,7 +132,7 @@ class Follower:
         `born` is when this incarnation of the server was started (monotonic), None where that is not known. `root` is
         what the path begins with and must not lead out of, see `Place`.
         """
-        tail = self._follow(path, root)
+        tail = self._follow(path, root, incarnation)
         self._notice_restart(incarnation, born)
         try:
             for lines in tail.look():
@@ -161,8 +161,11 @@ class Follower:
         if self._tail:
             self._tail.close()
 
-    def _follow(self, path: str, root: str) -> Tail:
+    def _follow(self, path: str, root: str, incarnation: str) -> Tail:
         if self._tail and (path, root) == (self._path, self._root):
+            return self._tail
+        if self._tail and incarnation == self._incarnation and self._tail.goes_on_at(path, root):
+            self._path, self._root = path, root  # discovery looked while it was renamed
             return self._tail
         if self._tail:
             self._tail.close()

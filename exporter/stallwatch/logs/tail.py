@@ -1,20 +1,19 @@
 """What was appended to this file since the last look?
 
-One path is followed over rotation, truncation, deletion and symlinks. Memory stays flat whatever is written: pieces of
-1 MiB, lines cut at 64 KiB, and a reader that is too far behind jumps to the end and says how much it left out.
+One path is followed over rotation, truncation, deletion and symlinks (`rotation.py`). Memory stays flat whatever is
+written: pieces of 1 MiB, lines cut at 64 KiB, and a reader that is too far behind jumps to the end and says how much it
+left out.
 """
 
 import errno
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 
+from stallwatch.logs import rotation
 from stallwatch.logs.place import Place
-from stallwatch.node.inside import open_regular
+from stallwatch.logs.rotation import File
 
 PIECE = 1 << 20
 LONGEST_LINE = 64 << 10
@@ -23,20 +22,9 @@ LOOK_SECONDS = 0.8
 FURTHEST_BEHIND = 256 << 20
 HISTORY = 8 << 20  # what is read of a file that was there before us
 
-MOST_BETWEEN = 64  # files that had the name between two looks and are read
-
 _ENDS = re.compile(rb"[\r\n]")
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TEXT_AFTER_BAR = re.compile(rb"((?:it/s|s/it)\])(?=[^\n])")
-
-
-@dataclass(slots=True)
-class _File:
-    """An open file and how far it was read."""
-
-    descriptor: int
-    identity: tuple[int, int]
-    offset: int = 0
 
 
 class Lines:
@@ -108,8 +96,8 @@ class Tail:
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic, *, root: str = "") -> None:
         self._place, self._clock = Place(path, root), clock
-        self._files: list[_File] = []
-        self._siblings: frozenset[tuple[int, int]] = frozenset()
+        self._files: list[File] = []
+        self._siblings: rotation.Siblings = {}
         self._lines = Lines()
         self.size = 0
         self.modified = 0.0  # Unix time
@@ -132,10 +120,10 @@ class Tail:
             file = self._files[0]
             end = self._end_of(file)
             while file.offset < end and left > 0 and self._clock() < until:
-                piece = os.pread(file.descriptor, min(PIECE, end - file.offset), file.offset)
+                piece = file.read(min(PIECE, end - file.offset))
                 if not piece:
+                    self._give_up_what_is_gone(file, end)
                     break
-                file.offset += len(piece)
                 left -= len(piece)
                 self.grew = True
                 if lines := self._lines.cut(piece):
@@ -145,6 +133,7 @@ class Tail:
             os.close(self._files.pop(0).descriptor)
             if lines := self._lines.finish():
                 yield lines
+        self._files[-1].sample()
         self.behind = file.offset < end
 
     def close(self) -> None:
@@ -152,63 +141,73 @@ class Tail:
         while self._files:
             os.close(self._files.pop().descriptor)
 
-    def _find(self) -> None:
-        """Queue the file that the path leads to now, and those that had the name since the last look."""
-        try:
-            with self._place.held() as handle:
-                status = os.fstat(handle)
-                if self._files and self._files[-1].identity == _identity(status):
-                    return
-                file = _File(open_regular(handle), _identity(status))
-        except OSError as error:
-            # Deleted, but whoever has it open may still write; a link in its place is not followed.
-            if self._files and error.errno in (errno.ENOENT, errno.ELOOP):
-                return
-            raise
+    def goes_on_at(self, path: str, root: str = "") -> bool:
+        """Follow another path from now on if it is another name of the same log; tell whether it is."""
         if not self._files:
-            self._start_near_end(file, status.st_size)
+            return False
+        place, file = Place(path, root), self._files[-1]
+        siblings = rotation.siblings_of(place)
+        if not rotation.leads_to(place, file) and file.identity not in siblings:
+            return False
+        self._place, self._siblings = place, siblings
+        return True
+
+    def _find(self) -> None:
+        """Queue what holds lines that were not read: the file of this name now, and those that had it since."""
+        current = self._files[-1] if self._files else None
+        if current is None:
+            file, self._siblings = rotation.open_settled(self._place)
+            self._start_near_end(file, os.fstat(file.descriptor).st_size)
+            self._files.append(file)
+        elif (found := self._other_than(current)) is not None:
+            file, siblings = found
+            self._queue(rotation.between(self._place, siblings, self._siblings, current, file), file)
+            self._siblings = siblings
+        elif current.was_truncated():
+            siblings = rotation.siblings_of(self._place)
+            self._begin_anew(current, *rotation.copies(self._place, siblings, self._siblings, current))
+            self._siblings = siblings
+
+    def _other_than(self, file: File) -> tuple[File, rotation.Siblings] | None:
+        try:
+            return None if rotation.leads_to(self._place, file) else rotation.open_settled(self._place)
+        except OSError as error:
+            # Deleted, or about to be created anew: whoever has it open may still write. A link is not followed.
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                return None
+            raise
+
+    def _begin_anew(self, file: File, rest: File | None, later: list[File]) -> None:
+        """Read on in the copies that were made before the file was truncated, then the file from its beginning."""
+        self._files.pop()
+        if rest:
+            self._files.append(rest)
         else:
-            between = self._between(self._files[-1], file)
-            self.rotations += 1 + len(between)
-            self._files += between
-        self._files.append(file)
-        self._siblings = frozenset(_identity(status) for status in self._place.siblings().values())
+            self._lines.finish()  # the rest of that line is lost
+        self._queue(later, file)
+        file.begin_anew()
+        self.grew = True
 
-    def _between(self, old: _File, new: _File) -> list[_File]:
-        """Open, oldest first, what had our name only between two looks and has been renamed since."""
-        known = self._siblings | {old.identity, new.identity}
-        since = os.fstat(old.descriptor).st_mtime_ns
-        missed = [
-            (status.st_mtime_ns, name)
-            for name, status in self._place.siblings().items()
-            if _identity(status) not in known and stat.S_ISREG(status.st_mode) and status.st_mtime_ns >= since
-        ]
-        found = []
-        for _, name in sorted(missed)[-MOST_BETWEEN:]:
-            with suppress(OSError):  # renamed once more, or compressed, in this moment
-                descriptor = self._place.open_sibling(name)
-                found.append(_File(descriptor, _identity(os.fstat(descriptor))))
-        return found
+    def _queue(self, missed: list[File], file: File) -> None:
+        self._files += [*missed, file]
+        self.rotations += 1 + len(missed)
 
-    def _start_near_end(self, file: _File, size: int) -> None:
+    def _give_up_what_is_gone(self, file: File, end: int) -> None:
+        """Leave the rest of a rotated file that was overwritten before we got to it; the present one is looked into."""
+        if file is not self._files[-1]:
+            self.skipped_bytes += end - file.offset
+            file.start_at(end)
+
+    def _start_near_end(self, file: File, size: int) -> None:
         if size > HISTORY:
-            file.offset = size - HISTORY - 1  # one byte more tells whether a line begins there
+            file.start_at(size - HISTORY - 1)  # one byte more tells whether a line begins there
             self._lines.skip_to_next()
 
-    def _end_of(self, file: _File) -> int:
+    def _end_of(self, file: File) -> int:
         status = os.fstat(file.descriptor)
         self.size, self.modified = status.st_size, status.st_mtime
-        if status.st_size < file.offset:
-            self._lines.finish()
-            file.offset = 0
-            self.rotations += 1
-            self.grew = True
         if status.st_size - file.offset > FURTHEST_BEHIND:
             before = file.offset
             self._start_near_end(file, status.st_size)
             self.skipped_bytes += file.offset - before
         return status.st_size
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino

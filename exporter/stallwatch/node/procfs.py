@@ -117,6 +117,10 @@ class Procfs:
         """List the processes; raises OSError where there is no tree."""
         return [int(name) for name in os.listdir(self.root) if name.isdecimal()]
 
+    def hides_others(self) -> bool:
+        """Say whether processes of other users are hidden (the mount option hidepid): not even pid 1 can be seen."""
+        return self._read("self/stat", 64) is not None and self._read("1/stat", 64) is None
+
     def stat(self, pid: int) -> Stat | None:
         """Read who a process is."""
         data = self._read(f"{pid}/stat", 4096)
