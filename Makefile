@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_PORT ?= 19847
 REAL_SGLANG ?= .cache/real-sglang
-# Most tests wait for other processes more than they compute; those of one file run one after another.
-PARALLEL ?= -n 3 --dist loadfile
+# Most tests wait for other processes more than they compute. Those of one file run one after another, and no file sees the
+# processes of another.
+PARALLEL ?= --dist loadfile --tx '3*popen//python=tests/private_python.sh'
 SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
 .PHONY: demo run test test-real test-all lint dashboards dashboard-pictures picture reference clean

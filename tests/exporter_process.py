@@ -1,7 +1,9 @@
 """The exporter as its users run it: a process of its own, scraped over HTTP."""
 
 import asyncio
+import html
 import os
+import re
 import signal
 import sys
 import time
@@ -102,6 +104,10 @@ class ExporterProcess:
     def _get(self, path):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
             return answer.read().decode()
+
+    async def shown(self):
+        """Return what a person reads on the page."""
+        return html.unescape(re.sub(r"<[^>]+>", "", await self.get("/")))
 
     async def scrape(self):
         """Return one scrape."""

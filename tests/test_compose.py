@@ -67,9 +67,11 @@ def test_a_service_has_no_right_that_it_does_not_need(name):
     service = SERVICES[name]
     assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
     assert "no-new-privileges:true" in service["security_opt"]
-    assert not {"privileged", "devices", "ipc"} & set(service)
-    more = {"pid", "user", "cap_add", "deploy"} & set(service)
-    assert more == ({"pid", "user", "cap_add", "deploy"} if name == "exporter" else set())
+    assert not {"privileged", "ipc"} & set(service)
+    exporters = {"pid", "user", "cap_add", "deploy", "devices"}
+    assert exporters & set(service) == (exporters if name == "exporter" else set())
+    assert service.get("devices", [])[1:] == []
+    assert all(device == "/dev/kmsg:/dev/kmsg:r" for device in service.get("devices", ()))
     bound = [volume for volume in service.get("volumes", ()) if volume.startswith(".")]
     assert all(volume.endswith(":ro") for volume in bound)
 

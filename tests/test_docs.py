@@ -172,3 +172,19 @@ def test_every_alert_is_in_the_readme_with_its_severity():
             stated[name] = severity
             assert target == f"alerts/runbooks/{name}.md"
     assert stated == alerts
+
+
+def test_every_promise_is_shown_by_a_test_that_there_is():
+    """The table of faults names, for each promise, tests by file and name."""
+    rows = re.findall(r"^\| (?!---)(?!what\b).*\|$", (ROOT / "docs" / "reliability.md").read_text(), re.MULTILINE)
+    named = [re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row) for row in rows]
+    promises = [row for row in rows if row.count("|") == 4]
+    assert len(promises) > 30
+    assert all(re.search(r"`tests/", row) for row in promises)
+    gone = [
+        f"{file}::{name}"
+        for tests in named
+        for file, name in tests
+        if not (ROOT / file).is_file() or not re.search(rf"def {name}\(", (ROOT / file).read_text())
+    ]
+    assert gone == []

@@ -31,7 +31,7 @@ async def test_a_driver_that_wakes_up_slowly_is_waited_for(node):
     async with exporter:
         scrape = await exporter.until(lambda scrape: scrape.value("collector_success", collector="gpu") == 0)
         assert scrape.value("collector_success", collector="process") == 1
-        assert "gpu: starting" in await exporter.get("/")
+        assert "gpu: starting" in await exporter.shown()
         await exporter.until(two_gpus)
         pid = (await exporter.workers())["gpu"]
         state.unlink()

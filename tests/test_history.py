@@ -8,6 +8,7 @@ import pytest
 from readings import GIB, NAME, a_log, a_sample, a_server, a_snapshot, gpus, health, moment, processes
 from stallwatch.collectors.gpu import GpuProcess
 from stallwatch.collectors.log import LogReading
+from stallwatch.collectors.socket import ServerSockets, SocketReading
 from stallwatch.config import Limits
 from stallwatch.history import History, limits_in_force
 from stallwatch.snapshot import Failure, Launch
@@ -322,3 +323,18 @@ def test_a_restart_of_the_exporter_does_not_forget_that_the_scheduler_answered()
     second = history()
     second.recall(first.remember(10.0), 11.0)
     assert second.look(a_snapshot(12.0))[NAME].cleared_at == 0.0
+
+
+@pytest.mark.parametrize(("until", "owed_since"), [(14.0, None), (30.0, 10.0)])
+def test_a_client_that_waits_for_a_moment_is_owed_nothing(until, owed_since):
+    """Every server keeps who has just come waiting; one that still does seconds later is owed since then."""
+
+    def readings(now):
+        waits = 10.0 <= now <= until
+        sockets = SocketReading(now, (ServerSockets(NAME, listening=True, accept_queue=int(waits), unread_bytes=0),))
+        return (a_log(now, phase="ready"), sockets)
+
+    past, told = history(), set()
+    for now in range(41):
+        told.add(past.look(a_snapshot(float(now), *readings(float(now))))[NAME].demand_since.get("socket"))
+    assert told == {None, owed_since}

@@ -5,12 +5,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values", "keeping", "shipped", "redaction"},
+    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "notify"},
     {"http_probe"},
-    {"config", "journal"},
+    {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
     {"engines"},
-    {"node", "gpus", "logs", "loads", "heartbeats"},
+    {"node", "gpus", "logs", "loads", "heartbeats", "api_keys"},
     {"discovery"},
     {"collectors"},
     {"child", "trial", "expense"},
@@ -26,7 +26,9 @@ LAYERS = (
     {"pages"},
     {"serverfamilies", "ownfamilies", "status", "report"},
     {"exposition"},
-    {"web", "settings"},
+    {"settings"},
+    {"gate"},
+    {"web"},
     {"serve", "check", "orders"},
     {"simulation", "replay"},
     {"cli"},

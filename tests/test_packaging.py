@@ -85,6 +85,7 @@ def test_metadata_tells_what_it_is_and_what_it_needs(contents):
     needed = {re.split(r"[<>=!~ ;\[]", line)[0].lower() for line in told.get_all("Requires-Dist")}
     assert needed == {
         "aiohttp",
+        "bcrypt",
         "markupsafe",
         "msgspec",
         "nvidia-ml-py",

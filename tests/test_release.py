@@ -224,7 +224,7 @@ async def test_nothing_of_ours_uses_the_driver_until_it_comes_back(watched):
     assert scrape.value("collector_success", collector="gpu") is None
     assert scrape.value("worker_up", worker="gpu") is None
     assert scrape.value("collector_success", collector="process") == 1
-    assert "this node: gpu: released (until " in await exporter.get("/")
+    assert "gpu: released (until " in await exporter.shown()
     assert users(exporter.process.pid) == []
     scrape = await exporter.until(lambda scrape: len(scrape.all("gpu_power_watts")) == 4)
     assert scrape.value("gpu_released_until_timestamp_seconds") is None

@@ -59,23 +59,38 @@ def frozen_disk(tmp_path):
 
 
 async def timed(exporter):
-    """Scrape 200 times and return the scrapes, and how long 99 % of them took at most."""
+    """Scrape 200 times and return the scrapes, and how long each took, the quickest first."""
     texts, took = [], []
     for _ in range(SCRAPES):
         begin = time.monotonic()
         texts.append(await exporter.get())
         took.append(time.monotonic() - begin)
         await asyncio.sleep(0.01)
-    return [Scrape(text) for text in texts], sorted(took)[SCRAPES * 99 // 100]
+    return [Scrape(text) for text in texts], sorted(took)
+
+
+async def told_of(exporter, what):
+    """Wait until it is named as what could not be read."""
+
+    async def named():
+        while what not in await exporter.get("/api/v1/status"):
+            await asyncio.sleep(0.05)
+
+    await asyncio.wait_for(named(), 20)
 
 
 async def holds(node, fault, *signals):
-    """Assert what is promised while something hangs: scrapes at once, these signals fresh, a quick end."""
-    seen, slowest = await timed(node.exporter)
-    print(f"{fault}: p99 {slowest * 1000:.1f} ms")
-    assert slowest < 0.05 or slowest < 4 * (await idle_pace(node)), "a scrape waits for what hangs"
+    """Assert what is promised while something hangs: scrapes at once, these signals fresh, a quick end.
+
+    Who waited for what hangs would wait for a second at least, the shortest of the deadlines. That a scrape takes
+    longer than 50 ms now and then shows a busy machine.
+    """
+    seen, took = await timed(node.exporter)
+    print(f"{fault}: p50 {took[SCRAPES // 2] * 1000:.1f} ms, p99 {took[SCRAPES * 99 // 100] * 1000:.1f} ms")
+    assert took[SCRAPES // 2] < 0.05
+    assert took[-1] < 0.9
     assert fresh(seen)
-    missing = {name for scrape in seen for name in signals if not node.sees(scrape, name)}
+    missing = {name for name in signals if not any(node.sees(scrape, name) for scrape in seen[-20:])}
     assert missing == set()
     assert await node.exporter.stop() < 2
     assert node.exporter.process.returncode == 0
@@ -85,16 +100,6 @@ async def holds(node, fault, *signals):
         again.listen()
     assert "Traceback" not in node.exporter.log
     return seen[-1]
-
-
-async def idle_pace(node):
-    """Return how long 99 % of requests for what needs no work take at most: how busy this machine is."""
-    took = []
-    for _ in range(SCRAPES):
-        begin = time.monotonic()
-        await node.exporter.get("/-/healthy")
-        took.append(time.monotonic() - begin)
-    return sorted(took)[SCRAPES * 99 // 100]
 
 
 async def test_a_gpu_worker_in_uninterruptible_sleep(tmp_path, freezing_library, frozen_disk):
@@ -112,7 +117,7 @@ async def test_a_gpu_worker_in_uninterruptible_sleep(tmp_path, freezing_library,
             await exporter.until(lambda scrape: scrape.value("worker_abandoned", worker="gpu") == 1)
             assert sleeps_in_kernel(worker)
             await exporter.until(lambda scrape: len(scrape.all("gpu_power_watts")) == 7)
-            assert "gpu 3 nvmlDeviceGetPowerUsage" in await exporter.get("/api/v1/status")
+            await told_of(exporter, "gpu 3 nvmlDeviceGetPowerUsage")
             last = await holds(node, "a driver call in D state", *OTHERS)
         assert last.value("worker_abandoned", worker="gpu") == 1
         assert sleeps_in_kernel(worker), "nothing could have ended it"
@@ -139,7 +144,7 @@ async def test_a_command_line_that_blocks(tmp_path, library, frozen_disk):
                 await asyncio.to_thread(until_it_blocks, blocked.pid)
                 await exporter.until(lambda scrape: reasons(scrape, "discovery").get("quarantined"))
                 await node.everything_seen()
-                assert f"pid {blocked.pid}" in await exporter.get("/api/v1/status")
+                await told_of(exporter, f"pid {blocked.pid}")
                 await holds(node, "a command line that blocks", "gpu", *OTHERS)
             finally:
                 frozen_disk.thaw()
@@ -173,7 +178,7 @@ async def test_a_log_on_a_dead_mount(tmp_path, library):
                 missing = ("signal_success", 0)
                 await exporter.until(lambda scrape: scrape.value(missing[0], server="mine", signal="log") == missing[1])
                 await node.seen("gpu", "process", "health")
-                assert str(mount.path) in await exporter.get("/api/v1/status")
+                await told_of(exporter, str(mount.path))
                 await holds(node, "a log on a dead mount", "gpu", "process", "health")
 
 

@@ -6,14 +6,11 @@ import logging
 import sys
 import textwrap
 import time
-import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from stallwatch.asking import RefusedError, asked
 from stallwatch.config import Config
 from stallwatch.redaction import clean
 from stallwatch.wording import duration
@@ -21,49 +18,9 @@ from stallwatch.wording import duration
 WELL = frozenset({"idle", "busy", "starting", "stopping"})
 DOUBTFUL = frozenset({"slow", "suspect"})
 HUNG = frozenset({"stalled", "dead"})
-ASK_TIMEOUT = 3.0
-LARGEST_ANSWER = 16 << 20
 LONGEST_LINE = 10_000
 WIDTH = 100
 COLUMNS = ("process", "rank", "state", "cpu", "phase")
-
-
-class _Rank(msgspec.Struct):
-    """What is shown of one process."""
-
-    process: str
-    rank: str
-    state: str
-    cpu_cores: float | None
-    phase: str | None
-
-
-class _Entry(msgspec.Struct):
-    """What is shown of one server."""
-
-    server: str
-    verdict: str
-    signature: str
-    since: float
-    reason: str
-    missing: list[str]
-    ranks: list[_Rank]
-
-
-class _Failure(msgspec.Struct):
-    """Why something is missing."""
-
-    collector: str
-    server: str
-    detail: str
-
-
-class _Answer(msgspec.Struct):
-    """What an exporter answers, as far as it is shown."""
-
-    time: float
-    servers: list[_Entry]
-    failures: list[_Failure] = []
 
 
 def check(  # noqa: PLR0913 one argument per flag
@@ -79,24 +36,18 @@ def check(  # noqa: PLR0913 one argument per flag
 
     With a file to record into it looks itself even where an exporter answers.
     """
-    status = asked(url) if record is None else None
+    status, refusal = None, ""
+    if record is None:
+        try:
+            status = asked(url)
+        except RefusedError as error:
+            refusal = f" to us ({error})"
     if status is None:
         status = asyncio.run(looked(config, seconds, record)) | {"looked_for": seconds}
     servers = [entry for entry in status["servers"] if server in {"", entry["server"]}]
-    text = [json.dumps({**status, "servers": servers})] if as_json else lines(status, servers)
+    text = [json.dumps({**status, "servers": servers})] if as_json else lines(status, servers, refusal)
     sys.stdout.write("\n".join([*text, ""]))
     return exit_code(servers)
-
-
-def asked(url: str) -> dict[str, Any] | None:
-    """Return what the running exporter says, None where none answers there."""
-    try:
-        with urllib.request.urlopen(f"{url}/api/v1/status", timeout=ASK_TIMEOUT) as answer:  # noqa: S310 given by the user
-            status: dict[str, Any] = json.loads(answer.read(LARGEST_ANSWER))
-            msgspec.convert(status, _Answer)  # whatever program it is that has taken the port
-    except (OSError, HTTPException, ValueError, RecursionError):
-        return None
-    return status
 
 
 async def looked(config: Config, seconds: float, record: Path | None = None) -> dict[str, Any]:
@@ -130,12 +81,12 @@ def exit_code(servers: list[dict[str, Any]]) -> int:
     return 0 if verdicts and verdicts <= WELL else 3
 
 
-def lines(status: Mapping[str, Any], servers: list[dict[str, Any]]) -> list[str]:
-    """Return what a person reads."""
+def lines(status: Mapping[str, Any], servers: list[dict[str, Any]], refusal: str = "") -> list[str]:
+    """Return what a person reads; `refusal` says how an exporter answered that tells us nothing."""
     text = []
     if status.get("looked_for"):
         seconds = f"{status['looked_for']:g} s"
-        text.append(f"No exporter answers; this is a look of {seconds}, which cannot know what came before.")
+        text.append(f"No exporter answers{refusal}; this is a look of {seconds}, which cannot know what came before.")
     if released := status.get("gpu_released_until"):
         text.append(f"The GPUs are released for {duration(released - status['time'])} more, and are not read.")
     if not servers:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stallwatch import __version__
+from stallwatch.config import Config
 from stallwatch.settings.sources import ConfigError, add_flags, file_of, load
 from stallwatch.values import parse_duration
 
@@ -111,7 +112,7 @@ def _serve(arguments: dict[str, object]) -> int:
     check = arguments.pop("check", False)
     try:
         if check:
-            load(arguments, os.environ)
+            _check_files(load(arguments, os.environ))
             print("the configuration is good")  # noqa: T201 the answer to what was typed
             return 0
         from stallwatch.serve import serve  # noqa: PLC0415 aiohttp is loaded only to serve
@@ -120,6 +121,13 @@ def _serve(arguments: dict[str, object]) -> int:
     except ConfigError as error:
         print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
         return 2
+
+
+def _check_files(config: Config) -> None:
+    if config.web.config_file:
+        from stallwatch.gate.admission import PolicyLoader  # noqa: PLC0415 aiohttp is loaded only where it is needed
+
+        PolicyLoader(Path(config.web.config_file)).load()
 
 
 def _check(arguments: dict[str, Any]) -> int:

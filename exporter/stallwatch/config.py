@@ -20,12 +20,14 @@ from stallwatch.values import (
     GpuIndex,
     HealthPath,
     ListenAddress,
+    MostRequests,
     Port,
     ProbeInterval,
     ProbeTimeout,
     SecretFileName,
     ServerName,
     TelemetryPath,
+    UserId,
     format_duration,
 )
 
@@ -43,6 +45,11 @@ class WebConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Path of the metrics."""
     enable_lifecycle: bool = False
     """Allow `POST /-/reload` and `POST /-/gpu/release?for=5m`. Restart."""
+    config_file: FileName | None = None
+    """File with TLS, client certificates, passwords, headers and a rate limit, in the format of the Prometheus exporter
+    toolkit; read again when it or a certificate changes, but another file counts only after a restart."""
+    max_requests: MostRequests = 40
+    """How many requests are answered at once, 503 beyond; 0 for any number."""
 
 
 class DiscoveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -229,6 +236,9 @@ class ServerConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Indices of its GPUs, instead of those found."""
     api_key_file: SecretFileName | None = None
     """File with the key that probes carry."""
+    uid: UserId | None = None
+    """Number of the user that the server runs as. The key goes only to a port on which a process of this user listens,
+    of root, of the exporter's own user or of the owner of `api_key_file`."""
     tls: TlsConfig | None = None
     health: ServerHealthConfig | None = None
     end_to_end_probe: EndToEndProbeConfig | None = None
@@ -259,6 +269,7 @@ class EngineSettings:
     timeout: float = 4.0
     api_key_file: str | None = None
     ca_file: str | None = None
+    uid: int | None = None
 
     @property
     def longest(self) -> float:
@@ -275,6 +286,7 @@ class ProbeSettings:
     api_key_file: str | None = None
     ca_file: str | None = None
     end_to_end: float | None = None  # how often a token is asked for, in seconds
+    uid: int | None = None  # whose process may see the key, besides those who can read it anyway
 
     @property
     def longest(self) -> float:
@@ -326,12 +338,13 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         own = server.health.paths if server.health else None
         ca_file = server.tls.ca_file if server.tls else None
         token = server.end_to_end_probe.interval if server.end_to_end_probe else None
-        return ProbeSettings(own or self.health.paths, self.health.timeout, server.api_key_file, ca_file, token)
+        paths = own or self.health.paths
+        return ProbeSettings(paths, self.health.timeout, server.api_key_file, ca_file, token, server.uid)
 
     def engine_of(self, name: str) -> EngineSettings:
         """Return how to read this server's own metrics."""
         keys = self.health_of(name)
-        return EngineSettings(self.engine.timeout, keys.api_key_file, keys.ca_file)
+        return EngineSettings(self.engine.timeout, keys.api_key_file, keys.ca_file, keys.uid)
 
 
 ORDERED = (

@@ -13,7 +13,6 @@ import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 from yarl import URL
@@ -41,7 +40,10 @@ class NotMadeError(Exception):
     detail: str
 
 
-def open_session(trace_configs: Sequence[aiohttp.TraceConfig] = ()) -> aiohttp.ClientSession:
+def open_session(
+    trace_configs: Sequence[aiohttp.TraceConfig] = (),
+    request_class: type[aiohttp.ClientRequest] = aiohttp.ClientRequest,
+) -> aiohttp.ClientSession:
     """Make an HTTP session that keeps no connection, cookie or name."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0),
@@ -51,6 +53,7 @@ def open_session(trace_configs: Sequence[aiohttp.TraceConfig] = ()) -> aiohttp.C
         auto_decompress=False,
         trust_env=False,
         trace_configs=list(trace_configs),
+        request_class=request_class,
     )
 
 
@@ -70,28 +73,6 @@ def url(server: Server, path: str) -> URL:
     """Return where a path of a server is."""
     scheme = "https" if server.launch.tls else "http"
     return URL.build(scheme=scheme, host=server.address or "", port=server.launch.port, path=path)
-
-
-def authorization(
-    collector: str, server: Server, api_key_file: str | None
-) -> tuple[dict[str, str], tuple[Failure, ...]]:
-    """Return the header that carries the key of this file; without a usable key, none and a failure."""
-    if api_key_file is None:
-        return {}, ()
-    key = _read_key(Path(api_key_file))
-    if key is None:
-        return {}, (Failure(collector, "api_key_unreadable", api_key_file, server.name),)
-    return {"Authorization": f"Bearer {key}"}, ()
-
-
-def _read_key(file: Path) -> str | None:
-    try:
-        if not file.is_file():  # a pipe would block the loop
-            return None
-        key = file.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return key if key and key.isprintable() else None
 
 
 def set_trust(context: ssl.SSLContext, server: Server, ca_file: str | None) -> None:

@@ -1,15 +1,15 @@
 """What can the running exporter be told from the command line? To let go of the GPUs."""
 
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from http.client import HTTPException
+from urllib.parse import urlencode
 
+from stallwatch.asking import connection_to, place_of
+from stallwatch.config import ConfigError
 from stallwatch.release import WITHIN, seconds_of
 
 ANSWER_BYTES = 64 * 1024
-HELD = 202
+DONE, HELD = 200, 202
 
 
 def release_gpu(url: str, duration: str) -> int:
@@ -20,17 +20,24 @@ def release_gpu(url: str, duration: str) -> int:
     """
     try:
         seconds_of(duration)
+        place = place_of(url)
     except ValueError as error:
         return _refused(f"--for: {error}", 2)
-    order = urllib.request.Request(f"{url}/-/gpu/release?{urllib.parse.urlencode({'for': duration})}", method="POST")  # noqa: S310 given by the user
+    except ConfigError as error:
+        return _refused(str(error), 2)
+    connection = connection_to(place, WITHIN + 5.0)
     try:
-        with urllib.request.urlopen(order, timeout=WITHIN + 5.0) as answer:  # noqa: S310 the same
-            sys.stdout.write(answer.read(ANSWER_BYTES).decode(errors="replace"))
-            return 1 if answer.status == HELD else 0
-    except urllib.error.HTTPError as error:
-        return _refused(error.read(ANSWER_BYTES).decode(errors="replace").strip() or str(error))
+        connection.request("POST", f"{place.path.rstrip('/')}/-/gpu/release?{urlencode({'for': duration})}")
+        answer = connection.getresponse()
+        text = answer.read(ANSWER_BYTES).decode(errors="replace")
     except (OSError, HTTPException, ValueError) as error:
-        return _refused(f"no exporter answers at {url}: {getattr(error, 'reason', error)}")
+        return _refused(f"no exporter answers at {url}: {error}")
+    finally:
+        connection.close()
+    if answer.status not in (DONE, HELD):
+        return _refused(text.strip() or f"HTTP {answer.status}")
+    sys.stdout.write(text)
+    return 1 if answer.status == HELD else 0
 
 
 def _refused(text: str, code: int = 1) -> int:

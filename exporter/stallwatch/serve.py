@@ -6,50 +6,58 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
-
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from typing import Any, NoReturn
 
 from stallwatch import __version__
 from stallwatch.config import Config, ConfigError
 from stallwatch.exposition import Exposition
+from stallwatch.gate.admission import Gate, Policy, PolicyLoader
+from stallwatch.gate.listener import Listener, ListenError
 from stallwatch.journal import LoopFaults, setup
 from stallwatch.keeping import Keeper, usual_file
 from stallwatch.monitor import Monitor, start_workers
+from stallwatch.notify import Notifier
 from stallwatch.release import USUAL_SECONDS
 from stallwatch.settings.reload import Reloader
 from stallwatch.status import StatusPage
 from stallwatch.trends import Trends
-from stallwatch.values import split_listen_address
-from stallwatch.web import Orders, application
+from stallwatch.web import SECURITY_HEADERS, Orders, application
 
 logger = logging.getLogger("stallwatch")
 
 Load = Callable[[], Config]
-
-
-class NoBadRequests(logging.Filter):
-    """Leaves out what a client sent that is no HTTP: whoever reaches the port could fill the log with it."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether the record is of anything else."""
-        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
-
-
-NO_BAD_REQUESTS = NoBadRequests()
 
 LAST_RESORT_SECONDS = 1.8
 NEED_A_RESTART = ("web", "workers", "path", "state")
 """Sections of the configuration that count only from the next start on."""
 
 
-class ListenError(Exception):
-    """The address cannot be listened on."""
+@dataclass(frozen=True, slots=True)
+class Reloads:
+    """All that is read again: the configuration, and the web file where there is one."""
+
+    configuration: Reloader[Config]
+    web: Reloader[Policy] | None
+    notifier: Notifier
+
+    def __iter__(self) -> Iterator[Reloader[Any]]:
+        """Go through those that there are."""
+        return iter((self.configuration, self.web) if self.web else (self.configuration,))
+
+    def last_successful(self) -> bool:
+        """Say whether what is in the files is also what is in use."""
+        return all(reloader.last_successful for reloader in self)
+
+    async def request(self) -> str | None:
+        """Reload now; return what is wrong, or None."""
+        self.notifier.reloading()
+        wrong = await asyncio.gather(*(reloader.request() for reloader in self))
+        self.notifier.ready()
+        return "; ".join(filter(None, wrong)) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ class Running:
     """An exporter that watches and serves."""
 
     monitor: Monitor
-    reloader: Reloader
+    reloads: Reloads
     watching: asyncio.Task[None]
 
 
@@ -119,30 +127,54 @@ async def exporting(
         if late := [name for name in NEED_A_RESTART if getattr(new, name) != getattr(config, name)]:
             logger.warning("some settings count only after a restart", extra={"settings": ",".join(late)})
         monitor.configure(new)
+        notifier.pace(new.interval)
 
     async with AsyncExitStack() as stack:
+        notifier = Notifier(os.environ)
         reloader = Reloader(file, load, apply)  # made before the first load, so that it sees what changes meanwhile
         config = load()
         prepare(config)
+        gate = Gate(SECURITY_HEADERS, config.web.max_requests)
+        reloads = Reloads(reloader, _web_reloader(config, gate), notifier)
         monitor = Monitor(config, start_workers(config, nvml))
         stack.push_async_callback(monitor.close)
-        exposition = Exposition(monitor.view, reloaded=lambda: reloader.last_successful)
+        exposition = Exposition(monitor.view, reloaded=reloads.last_successful)
         monitor.watch(exposition.publish)
+        monitor.watch(lambda _view: notifier.alive())
         trends = Trends()
         monitor.watch(trends.take)
-        keeper = Keeper(_kept_in(config))
-        monitor.recall(keeper.load())
-        monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
-        stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, monitor.remember))
+        _keep(stack, config, monitor)
         page = StatusPage(lambda: monitor.view, trends, config.web.telemetry_path)
-        orders = Orders(reloader.request, monitor.release_gpu)
-        app = application(config.web, exposition, lambda: monitor.view, orders, page)
-        await _listen(stack, app, config.web.listen_address)
-        reloader.start()
-        stack.push_async_callback(reloader.stop)
+        orders = Orders(reloads.request, monitor.release_gpu)
+        app = application(config.web, exposition, lambda: monitor.view, orders, page, gate=gate)
+        await _listen(stack, Listener(app, gate), config.web.listen_address)
+        for one in reloads:
+            one.start()
+            stack.push_async_callback(one.stop)
         watching = asyncio.create_task(monitor.run())
         stack.push_async_callback(_cancelled, watching)
-        yield Running(monitor, reloader, watching)
+        notifier.pace(config.interval)
+        notifier.ready()
+        stack.callback(notifier.stopping)
+        yield Running(monitor, reloads, watching)
+
+
+def _web_reloader(config: Config, gate: Gate) -> Reloader[Policy] | None:
+    """Let the gate go by the web file, and return what reads it again; raises ConfigError."""
+    if config.web.config_file is None:
+        return None
+    loader = PolicyLoader(Path(config.web.config_file))
+    reloader = Reloader(Path(config.web.config_file), loader.load, gate.apply, named=loader.seen)
+    gate.apply(loader.load())
+    return reloader
+
+
+def _keep(stack: AsyncExitStack, config: Config, monitor: Monitor) -> None:
+    """Recall what an exporter before this one remembered, and keep it for one after it."""
+    keeper = Keeper(_kept_in(config))
+    monitor.recall(keeper.load())
+    monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
+    stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, monitor.remember))
 
 
 def _kept_in(config: Config) -> Path | None:
@@ -151,25 +183,10 @@ def _kept_in(config: Config) -> Path | None:
     return Path(config.state.file) if config.state.file else usual_file(os.environ)
 
 
-async def _listen(stack: AsyncExitStack, app: web.Application, address: str) -> None:
-    requests = logging.getLogger("stallwatch.http")
-    requests.addFilter(NO_BAD_REQUESTS)
-    # Its shutdown takes twice that where a client hangs.
-    runner = web.AppRunner(app, access_log=None, logger=requests, shutdown_timeout=0.2)
-    stack.push_async_callback(runner.cleanup)
-    await runner.setup()
-    host, port = split_listen_address(address)
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        raise ListenError(error.strerror or str(error)) from error
-    places = ",".join(sorted(_shown(name) for name in runner.addresses))
-    logger.info("serving", extra={"address": places, "version": __version__})
-
-
-def _shown(name: tuple[str, int]) -> str:
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+async def _listen(stack: AsyncExitStack, listener: Listener, address: str) -> None:
+    stack.push_async_callback(listener.close)
+    await listener.open(address)
+    logger.info("serving", extra={"address": ",".join(listener.names), "version": __version__})
 
 
 async def _told_to_end(running: Running) -> None:
@@ -184,7 +201,7 @@ async def _told_to_end(running: Running) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: begin(running.reloader.request()))
+    loop.add_signal_handler(signal.SIGHUP, lambda: begin(running.reloads.request()))
     loop.add_signal_handler(signal.SIGUSR1, lambda: begin(running.monitor.release_gpu(USUAL_SECONDS)))
     ended = asyncio.create_task(end.wait())
     done, _ = await asyncio.wait({ended, running.watching}, return_when=asyncio.FIRST_COMPLETED)

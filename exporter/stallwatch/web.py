@@ -8,6 +8,7 @@ from aiohttp import web
 
 from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
+from stallwatch.gate.admission import Gate
 from stallwatch.monitor import View
 from stallwatch.pages.node import READY_WITHIN
 from stallwatch.release import USUAL_SECONDS, Released, seconds_of
@@ -19,6 +20,7 @@ SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "deny",
     "Referrer-Policy": "no-referrer",
 }
 
@@ -41,10 +43,16 @@ class Orders:
     release: Callable[[float], Awaitable[Released]]
 
 
-def application(
-    config: WebConfig, exposition: Exposition, view: Callable[[], View], orders: Orders, page: StatusPage | None = None
+def application(  # noqa: PLR0913 one argument per part
+    config: WebConfig,
+    exposition: Exposition,
+    view: Callable[[], View],
+    orders: Orders,
+    page: StatusPage | None = None,
+    *,
+    gate: Gate | None = None,
 ) -> web.Application:
-    """Return the aiohttp application."""
+    """Return the aiohttp application; without a gate everybody is answered."""
 
     async def metrics(request: web.Request) -> web.Response:
         scrape = exposition.page(request.headers.get("Accept", ""))
@@ -70,7 +78,7 @@ def application(
         error = await orders.reload()
         return web.Response(status=400, text=f"{error}\n") if error else web.Response(text="reloaded\n")
 
-    app = web.Application(middlewares=[_secured], client_max_size=64 * 1024)
+    app = web.Application(middlewares=[*([gate.admit] if gate else []), _secured], client_max_size=64 * 1024)
     app.router.add_get(config.telemetry_path, metrics)
     _serve_page(app, page or StatusPage(view, Trends(), config.telemetry_path))
     app.router.add_get("/api/v1/status", status_json)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.settings.reload import Reloader
+from stallwatch.settings.reload import Reloader, digest_of
 from stallwatch.settings.sources import ConfigError, load
 
 PATIENCE = 20
@@ -261,3 +261,43 @@ async def test_stopping_leaves_no_thread(watched, file):
     await applied.next()
     await reloader.stop()
     assert [thread for thread in set(threading.enumerate()) - before if thread.name != "configuration"] == []
+
+
+async def test_files_that_the_file_names_are_watched_too(watched, file, tmp_path):
+    """A certificate that is replaced in another directory is news, also one that is named since the last load only."""
+    (tmp_path / "keys").mkdir()
+    named = {tmp_path / "keys" / name: "" for name in ("one", "two")}
+    for path in named:
+        path.write_text("old")
+    seen = {}
+
+    def note(paths):
+        seen.clear()
+        seen.update({path: digest_of(path) for path in paths})
+
+    one, two = named
+    note([one])
+    reloader, applied, _ = watched(file, named=lambda: dict(seen))
+    one.write_text("new")
+    assert await applied.next() == 1.0
+    note([one, two])
+    await reloader.request()
+    await applied.next()
+    reloader._watch_all(file)
+    assert set(reloader._watches) == {file, one, two}
+    replace(two, "new")
+    await applied.next()
+
+
+async def test_a_named_file_that_did_not_change_is_no_news(file, tmp_path):
+    """A look compares what is there with what the load saw, and does not load again for nothing."""
+    key = tmp_path / "key"
+    key.write_text("old")
+    applied = Applied()
+    reloader = Reloader(file, Attempts(file), applied, named=lambda: {key: digest_of_old})
+    digest_of_old = digest_of(key)
+    await reloader._look(file)
+    assert applied.intervals == []
+    key.unlink()
+    await reloader._look(file)
+    assert applied.intervals == [1.0]

@@ -20,7 +20,10 @@ LIMITS = (
     "compile, evidence, lost_process, rendezvous, rendezvous_multinode, silent, split, stalled, stalled_high_power, "
     "start_without_movement, start_without_movement_partial, stopping, suspect, warm_up, weights"
 )
-SERVER = "api_key_file, end_to_end_probe, engine, expected_schedulers, gpus, health, host, limits, log, name, port, tls"
+SERVER = (
+    "api_key_file, end_to_end_probe, engine, expected_schedulers, gpus, health, host, limits, log, name, port, tls, uid"
+)
+WEB = "config_file, enable_lifecycle, listen_address, max_requests, telemetry_path"
 
 MESSAGES = {
     "anchor": "line 2, column 5: anchors and aliases are not allowed",
@@ -44,7 +47,7 @@ MESSAGES = {
     "listen-address-port": f"{LISTEN}, got '[::1]:70000'",
     "port": "servers[0].port: expected a port from 1 to 65535, got 99999",
     "port-type": "servers[0].port: expected a port from 1 to 65535, got '8000'",
-    "section-text": "web: expected a mapping of enable_lifecycle, listen_address, telemetry_path, got text",
+    "section-text": f"web: expected a mapping of {WEB}, got text",
     "server-api-key": f"servers[0].api_key: unknown key; allowed: {SERVER}; did you mean api_key_file?",
     "server-api-key-list": "servers[0].api_key_file: expected a file name, got something else, which is not shown",
     "server-engine": "servers[0].engine: expected one of sglang, vllm, got 'tgi'",

@@ -10,7 +10,7 @@ none of the known names), `invalid` (not HTTP, cut short, or no line of the know
 `refused`, `timeout`, `reset`, `unreachable`, `tls_error`, `empty` (closed before the headers were complete),
 `unauthorized` (401 and 403), `http_error` (any other status that is not 2xx); `worker_node` (another node answers for
 this server), the word that discovery gave for a missing address, `no_address`, `address_not_literal`; `ca_unreadable`
-and `no_socket` (not asked). One more leaves it read: `api_key_unreadable` (asked without the key).
+and `no_socket` (not asked). Two more may leave it read: `api_key_unreadable`, `api_key_withheld` (asked without).
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from stallwatch import http_probe
+from stallwatch.api_keys import ApiKeys
 from stallwatch.config import EngineSettings
 from stallwatch.engines.metrics import NAMES, RankMetrics, ranks_of
 from stallwatch.heartbeats import Heartbeats
@@ -78,6 +79,7 @@ class EngineCollector:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     load_files: LoadFiles = field(default_factory=LoadFiles)
+    keys: ApiKeys = field(default_factory=ApiKeys)
     _session: aiohttp.ClientSession | None = None
     _held: int = 0  # bytes of pages that are being received
     _pasts: dict[str, Heartbeats] = field(default_factory=dict)
@@ -100,12 +102,13 @@ class EngineCollector:
         """Read one server; where its page cannot be read, only what shared memory tells is in the reading."""
         if server.launch.node_rank > 0:
             return None, (Failure(NAME, "worker_node", "the first node answers for this server", server.name),)
-        headers, failures = http_probe.authorization(NAME, server, settings.api_key_file)
+        failures: tuple[Failure, ...] = ()
         page: tuple[RankMetrics, ...] = ()
         dropped = 0
         if absence := http_probe.absence(NAME, server):
             failures = (absence,)
         else:
+            headers, failures = self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
             try:
                 page, dropped = await self._page(server, settings, {"Accept": ACCEPT, **headers})
             except (_UnreadError, NotMadeError) as error:
@@ -154,7 +157,7 @@ class EngineCollector:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             http_probe.set_trust(context, server, settings.ca_file)
         if self._session is None:
-            self._session = http_probe.open_session()
+            self._session = http_probe.open_session(request_class=self.keys.request_class())
         url = http_probe.url(server, PATH)
         async with self._session.get(url, headers=headers, ssl=context or True, allow_redirects=False) as response:
             _require_page(response.status)

@@ -6,7 +6,8 @@ before the headers were complete), `invalid` (not HTTP, or a body cut short); `u
 proves that the scheduler answered, `http` where it proves the web process only.
 
 Reasons of failures: the word that discovery gave for a missing address, `no_address`, `address_not_literal`,
-`api_key_unreadable` (probed without it), `ca_unreadable` and `no_socket` (not probed).
+`api_key_unreadable` and `api_key_withheld` (probed without it), `ca_unreadable` and `no_socket` (not probed, as with
+a key whose port went to another user just then).
 """
 
 import asyncio
@@ -22,6 +23,7 @@ import aiohttp
 from yarl import URL
 
 from stallwatch import http_probe
+from stallwatch.api_keys import ApiKeys
 from stallwatch.config import ProbeSettings
 from stallwatch.http_probe import NotMadeError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
@@ -114,6 +116,7 @@ class HealthCollector:
     """Probes servers and remembers when each last answered in this life; one call at a time for one server."""
 
     clock: Callable[[], float] = time.monotonic
+    keys: ApiKeys = field(default_factory=ApiKeys)
     _session: aiohttp.ClientSession | None = None
     _pasts: dict[str, tuple[str, dict[str, _Past]]] = field(default_factory=dict)
     _tokens: dict[str, Probe] = field(default_factory=dict)  # the last request for a token, by server
@@ -121,7 +124,7 @@ class HealthCollector:
     def open(self) -> aiohttp.ClientSession:
         """Return the HTTP session, made at the first call; it keeps no connection, cookie or name."""
         if self._session is None:
-            self._session = http_probe.open_session([self._tracing()])
+            self._session = http_probe.open_session([self._tracing()], self.keys.request_class())
         return self._session
 
     async def close(self) -> None:
@@ -142,7 +145,7 @@ class HealthCollector:
         """Probe the paths one after another, since parallel requests can make a dead detokenizer look alive."""
         if absence := http_probe.absence(NAME, server):
             return None, (absence,)
-        headers, failures = http_probe.authorization(NAME, server, settings.api_key_file)
+        headers, failures = self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
         probes: list[Probe] = []
         try:
             for path in settings.paths:

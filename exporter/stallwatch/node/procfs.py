@@ -12,7 +12,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -58,6 +58,7 @@ class Listener:
     address: str
     port: int
     inode: int
+    uid: int = field(default=0, compare=False)
 
 
 def read_file(path: str, limit: int) -> bytes:
@@ -96,7 +97,7 @@ def parse_listener(line: bytes) -> Listener | None:
     address, _, port = fields[1].decode().partition(":")
     words = [int(address[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(address), 8)]
     text = socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, b"".join(words))
-    return Listener(text.removeprefix("::ffff:"), int(port, 16), int(fields[9]))
+    return Listener(text.removeprefix("::ffff:"), int(port, 16), int(fields[9]), int(fields[7]))
 
 
 def ignore(_text: str) -> None:
@@ -186,7 +187,7 @@ class Procfs:
         found = re.search(rb"^flags:\s*([0-7]+)", self._read(f"{pid}/fdinfo/{fd}", 4096) or b"", re.MULTILINE)
         return int(found[1], 8) & os.O_ACCMODE if found else None
 
-    def listeners(self, pid: int) -> list[Listener]:
+    def listeners(self, pid: int | str) -> list[Listener]:
         """List the listening TCP sockets of a process's network namespace."""
         return [listener for table in ("net/tcp", "net/tcp6") for listener in self._listeners(f"{pid}/{table}")]
 

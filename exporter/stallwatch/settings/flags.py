@@ -35,6 +35,8 @@ FLAGS = (
     Flag("--web.listen-address", "web.listen_address", "ADDRESS"),
     Flag("--web.telemetry-path", "web.telemetry_path", "PATH"),
     Flag("--web.enable-lifecycle", "web.enable_lifecycle", value=True),
+    Flag("--web.config.file", "web.config_file", "FILE"),
+    Flag("--web.max-requests", "web.max_requests", "N"),
     Flag("--interval", "interval"),
     Flag("--discovery.interval", "discovery.interval"),
     Flag("--workers.deadline", "workers.deadline"),
@@ -88,7 +90,7 @@ def given(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 def _default_of(path: str) -> str:
-    if path == FILE_FLAG:
+    if path in (FILE_FLAG, "web.config_file"):
         return ""
     found: Any = Config()
     for key in path.split("."):

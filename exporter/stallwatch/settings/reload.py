@@ -12,17 +12,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
-from stallwatch.config import Config, ConfigError
+from stallwatch import aside
+from stallwatch.config import ConfigError
 
 logger = logging.getLogger(__name__)
 
+C = TypeVar("C")
 T = TypeVar("T")
 Stop = Callable[[], None]
 Watch = Callable[[Path, Callable[[], None]], Stop]
@@ -61,25 +63,27 @@ def watch_directory(path: Path, stir: Callable[[], None]) -> Stop:
 def digest_of(path: Path) -> str:
     """Name the content of the file, or why there is none."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             return hashlib.sha256(file.read(LARGEST_FILE + 1)).hexdigest()
     except OSError as error:
         return f"unreadable: {error.strerror}"
 
 
-class Reloader:
+class Reloader(Generic[C]):
     """Loads and applies the configuration again when its file changes or somebody asks; a bad one changes nothing.
 
     Make it before the first load, so that a change in between is seen. `path` is None where there is no file: then only
-    requests count. `load` and `apply` raise ConfigError for what is wrong with the configuration.
+    requests count. `load` and `apply` raise ConfigError for what is wrong with the configuration. `named` returns the
+    files that the last load read because the configuration names them, each with its digest: they are watched too.
     """
 
     def __init__(  # noqa: PLR0913 - the outside world and its pace, each with its default
         self,
         path: Path | None,
-        load: Callable[[], Config],
-        apply: Callable[[Config], None],
+        load: Callable[[], C],
+        apply: Callable[[C], None],
         *,
+        named: Callable[[], Mapping[Path, str]] = dict,
         watch: Watch = watch_directory,
         now: Callable[[], float] = time.time,
         debounce: float = 0.5,
@@ -90,6 +94,7 @@ class Reloader:
         self._path = path
         self._load = load
         self._apply = apply
+        self._named = named
         self._watch = watch
         self._now = now
         self._debounce = debounce
@@ -99,7 +104,7 @@ class Reloader:
         self._turn = asyncio.Lock()
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._stop_watching: Stop = lambda: None
+        self._watches: dict[Path, Stop] = {}
         self._thread_free = threading.Event()
         self._thread_free.set()
         self._digest = digest_of(path) if path else ""
@@ -114,9 +119,9 @@ class Reloader:
     def start(self) -> None:
         """Begin to watch the file; needs a running event loop."""
         if self._path is not None and self._task is None:
-            pause = self._watch_or_poll(self._path)
+            self._watch_all(self._path)
             self._stirred.set()  # what changed before the watch stood brings no event
-            self._task = asyncio.get_running_loop().create_task(self._run(self._path, pause))
+            self._task = asyncio.get_running_loop().create_task(self._run(self._path))
 
     async def stop(self) -> None:
         """End the watch; a read that hangs is left behind."""
@@ -124,14 +129,24 @@ class Reloader:
         if task is not None:
             task.cancel()
             await asyncio.wait({task}, timeout=1)
-            self._stop_watching()
+            for stop in self._watches.values():
+                stop()
+            self._watches = {}
 
     async def request(self) -> str | None:
         """Reload now, whether or not the file changed; return what is wrong, or None."""
         async with self._turn:
             return await self._reload()
 
-    def _watch_or_poll(self, path: Path) -> float:
+    def _watch_all(self, path: Path) -> None:
+        """Watch the file and those that it names, and no others."""
+        files = {path, *self._named()}
+        for file in self._watches.keys() - files:
+            self._watches.pop(file)()
+        for file in files - self._watches.keys():
+            self._watches[file] = self._watched(file)
+
+    def _watched(self, path: Path) -> Stop:
         loop = asyncio.get_running_loop()
 
         def stir() -> None:
@@ -139,32 +154,36 @@ class Reloader:
                 loop.call_soon_threadsafe(self._stirred.set)
 
         try:
-            self._stop_watching = self._watch(path, stir)
+            return self._watch(path, stir)
         except OSError as error:
             extra = {"file": str(path), "reason": error.strerror, "seconds": self._recheck_unwatched}
             logger.warning("cannot watch the configuration, looking now and then", extra=extra)
-            return self._recheck_unwatched
-        return self._recheck
+            self._recheck = self._recheck_unwatched
+        return lambda: None
 
-    async def _run(self, path: Path, pause: float) -> None:
+    async def _run(self, path: Path) -> None:
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), pause)
+                await asyncio.wait_for(self._stirred.wait(), self._recheck)
             await asyncio.sleep(self._debounce)  # a file is often written in several steps
             self._stirred.clear()
             async with self._turn:
                 await self._look(path)
+                self._watch_all(path)
 
     async def _look(self, path: Path) -> None:
         try:
-            digest = await self._in_thread(lambda: digest_of(path))
+            digest, others = await self._in_thread(lambda: (digest_of(path), self._digests()))
         except ConfigError as error:
             self._digest = "late"  # so that the next answer is news
             self._failed(str(error))
             return
-        if digest != self._digest:
+        if digest != self._digest or others != self._named():
             self._digest = digest
             await self._reload()
+
+    def _digests(self) -> dict[Path, str]:
+        return {file: digest_of(file) for file in self._named()}
 
     async def _reload(self) -> str | None:
         try:
@@ -187,25 +206,15 @@ class Reloader:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         if not self._thread_free.is_set():
             raise ConfigError(f"{self._path}: still being read since the last try")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
 
-        def settle(outcome: T | None, error: Exception | None) -> None:
-            if not answer.done():
-                answer.set_exception(error) if error else answer.set_result(outcome)  # type: ignore[arg-type]
-
-        def read() -> None:
-            outcome, error = None, None
+        def read() -> T:
             try:
-                outcome = work()
-            except Exception as raised:  # noqa: BLE001 - raised again where the answer is awaited
-                error = raised
-            self._thread_free.set()
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(settle, outcome, error)
+                return work()
+            finally:
+                self._thread_free.set()
 
         self._thread_free.clear()
-        threading.Thread(target=read, name="configuration", daemon=True).start()
+        answer = aside.begin(read, "configuration")
         try:
             return await asyncio.wait_for(answer, self._deadline)
         except asyncio.TimeoutError:

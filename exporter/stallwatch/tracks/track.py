@@ -23,6 +23,9 @@ FILE_RISE = 1024**2
 IO_PER_SECOND = 1024**2
 FAULTS_PER_SECOND = 1000.0
 COMPILER_CORES = 0.2
+PASSING_SECONDS = 8.0
+"""A client that has just come waits for a moment on every server: it owes something when the next reading, five seconds
+later, finds one waiting again."""
 
 
 @dataclass
@@ -189,7 +192,11 @@ class Track:
             "queued": any(replica.queued for replica in replicas),
             "socket": unread and ready is not False,
         }
-        owed |= self.waiting.look(now, seen)
+        owed |= {
+            reason: since
+            for reason, since in self.waiting.look(now, seen).items()
+            if reason != "socket" or now - since >= PASSING_SECONDS
+        }
         absent = {
             "probe_failing": not sight.probes,
             "running": sight.engine is None,

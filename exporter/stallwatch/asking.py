@@ -1,0 +1,120 @@
+"""What does the exporter that runs here say?
+
+Asked of a literal address only, without a proxy, past no redirect, for a bounded time and a bounded answer: whoever
+listens there must not be able to keep a command from coming to its end.
+"""
+
+import http.client
+import ipaddress
+import json
+import ssl
+import threading
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from stallwatch.config import ConfigError
+
+ASK_TIMEOUT = 3.0
+LARGEST_ANSWER = 16 * 1024 * 1024
+
+
+class _Rank(msgspec.Struct):
+    """What is shown of one process."""
+
+    process: str
+    rank: str
+    state: str
+    cpu_cores: float | None
+    phase: str | None
+
+
+class _Entry(msgspec.Struct):
+    """What is shown of one server."""
+
+    server: str
+    verdict: str
+    signature: str
+    since: float
+    reason: str
+    missing: list[str]
+    ranks: list[_Rank]
+
+
+class _Failure(msgspec.Struct):
+    """Why something is missing."""
+
+    collector: str
+    server: str
+    detail: str
+
+
+class _Answer(msgspec.Struct):
+    """What an exporter answers, as far as it is shown."""
+
+    time: float
+    servers: list[_Entry]
+    failures: list[_Failure] = []
+
+
+class RefusedError(Exception):
+    """An exporter may be there, but does not tell us: the message says what it answered."""
+
+
+def asked(url: str, timeout: float = ASK_TIMEOUT) -> dict[str, Any] | None:
+    """Return the status, None where none answers; raises RefusedError, and ConfigError for a URL that is none."""
+    place = place_of(url)
+    outcome: list[dict[str, Any] | RefusedError | None] = []
+    # A socket's timeout is for one read; an answer that drips would go on for ever.
+    asking = threading.Thread(target=lambda: outcome.append(_answer(place, timeout)), daemon=True)
+    asking.start()
+    asking.join(timeout)
+    found = outcome[0] if outcome else None
+    if isinstance(found, RefusedError):
+        raise found
+    return found
+
+
+def place_of(url: str) -> SplitResult:
+    """Take a URL apart; raises ConfigError for one that is no address of an exporter."""
+    wrong = "--url: expected http:// or https:// with an IP address or localhost, and a port"
+    try:
+        place = urlsplit(url)
+        host, _port = place.hostname or "", place.port
+        if host != "localhost":
+            ipaddress.ip_address(host)
+    except ValueError:
+        raise ConfigError(wrong) from None
+    if place.scheme not in ("http", "https"):
+        raise ConfigError(wrong)
+    return place
+
+
+def _answer(place: SplitResult, timeout: float) -> dict[str, Any] | RefusedError | None:
+    connection = connection_to(place, timeout)
+    try:
+        connection.request("GET", f"{place.path.rstrip('/')}/api/v1/status")
+        response = connection.getresponse()
+        if response.status != http.client.OK:
+            return RefusedError(f"HTTP {response.status}")
+        status: dict[str, Any] = json.loads(response.read(LARGEST_ANSWER))
+        msgspec.convert(status, _Answer)  # whatever program it is that has taken the port
+    except ssl.SSLError as error:
+        return RefusedError(f"TLS: {error.reason}")
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
+        return None
+    finally:
+        connection.close()
+    return status
+
+
+def connection_to(place: SplitResult, timeout: float) -> http.client.HTTPConnection:
+    """Return a connection that is made with the first request."""
+    host = "127.0.0.1" if place.hostname == "localhost" else place.hostname or ""
+    if place.scheme == "http":
+        return http.client.HTTPConnection(host, place.port, timeout=timeout)
+    context = ssl.create_default_context()
+    if ipaddress.ip_address(host).is_loopback:  # where a certificate seldom names the address
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, place.port, timeout=timeout, context=context)

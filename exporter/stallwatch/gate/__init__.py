@@ -1,0 +1,1 @@
+"""Who may ask the exporter, over which connection, and how much at once."""
