@@ -7,6 +7,7 @@ for one more, the one goes that has not got an answer for the longest time, and 
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import resource
 import socket
@@ -19,6 +20,8 @@ from aiohttp import web
 from stallwatch.gate.admission import Gate
 from stallwatch.gate.connections import PATIENCE, Connection
 from stallwatch.values import split_listen_address
+
+logger = logging.getLogger("stallwatch.web")
 
 MOST_CONNECTIONS = 256
 BACKLOG = 1024
@@ -72,15 +75,18 @@ class Listener:
         await self._runner.cleanup()
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        loop, fault = asyncio.get_running_loop(), 0
         while True:
             try:
                 client, _ = await loop.sock_accept(listening)
             except OSError as error:
+                if fault != (fault := error.errno or 0):
+                    logger.warning("no connection can be accepted", extra={"error": error.strerror})
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    self._make_room()
+                    self._drop_a_stranger()
                 await asyncio.sleep(0.05)  # what is wrong may last
                 continue
+            fault = 0
             self._admit(client)
             await asyncio.sleep(0)  # as long as many come, accepting never waits
 
@@ -110,6 +116,11 @@ class Listener:
     def _forget(self, connection: Connection, client: socket.socket) -> None:
         self.connections.discard(connection)
         client.close()
+
+    def _drop_a_stranger(self) -> None:
+        """Make room without ending one who gets answers: where no descriptor is left, that would help nobody."""
+        if not all(one.welcome for one in self.connections):
+            self._make_room()
 
     def _make_room(self) -> None:
         if self.connections:
