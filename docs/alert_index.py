@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from stallwatch.config import Limits
+from stallwatch.sections import Limits
 from stallwatch.values import format_duration
 
 ALERTS = Path(__file__).parents[1] / "alerts"

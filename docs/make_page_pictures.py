@@ -7,8 +7,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
+from stallwatch.sections import WebConfig
 from stallwatch.simulation.scenario import load_scenario
 from stallwatch.simulation.shown import Shown, shown
 from stallwatch.status import StatusPage

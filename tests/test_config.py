@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from stallwatch.config import Config, HealthConfig, Limits, RuleError, ServerConfig, ServerHealthConfig, TlsConfig
+from stallwatch.config import Config, RuleError
+from stallwatch.sections import HealthConfig, Limits, ServerConfig, ServerHealthConfig, TlsConfig
 from stallwatch.values import format_duration, parse_duration, split_listen_address
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from dashboards import GRAFANA, NAMES, annotations, choices, dashboard, filled, panels, queries
 from documents import ROOT, families, rules_of
-from stallwatch.config import Limits
 from stallwatch.past import COLD, LOW_POWER
+from stallwatch.sections import Limits
 
 SELECTOR = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^}]*)\}")
 MATCHER = re.compile(r'(\w+)(?:=~|!~|!=|=)"')

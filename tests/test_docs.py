@@ -10,9 +10,10 @@ import yaml
 
 from documents import FENCE, PACKAGE, PAGES, REFERENCE, ROOT, blocks, families, name_of, rules_of, sessions
 from stallwatch.cli import _parser
-from stallwatch.config import Config, Limits
+from stallwatch.config import Config
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import Monitor, start_workers
+from stallwatch.sections import Limits
 from stallwatch.settings.sources import load
 from stallwatch.simulation.replay import replay
 from stallwatch.values import parse_duration

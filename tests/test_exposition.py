@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
 from stallwatch.collectors.engine import EngineRank, EngineReading
-from stallwatch.config import Limits
 from stallwatch.exposition import MOST_SERIES, Exposition, bounded, metric
 from stallwatch.history import History
 from stallwatch.lanes import LaneState
 from stallwatch.monitor import View
+from stallwatch.sections import Limits
 from stallwatch.snapshot import Failure, Family
 from stallwatch.verdict import judge
 from stallwatch.workers import WorkerState

@@ -9,8 +9,8 @@ from readings import GIB, NAME, a_log, a_sample, a_server, a_snapshot, gpus, hea
 from stallwatch.collectors.gpu import GpuProcess
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.socket import ServerSockets, SocketReading
-from stallwatch.config import Limits
 from stallwatch.history import History, limits_in_force
+from stallwatch.sections import Limits
 from stallwatch.snapshot import Failure, Launch
 
 MIB = 1024**2

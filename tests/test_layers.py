@@ -6,7 +6,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
     {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "notify"},
-    {"http_probe"},
+    {"http_probe", "sections"},
     {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
     {"engines"},

@@ -17,10 +17,11 @@ from stallwatch.collectors.kernel import KernelReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import ServerSockets, SocketReading
-from stallwatch.config import CollectorsConfig, Config, GpuConfig, HealthConfig, ServerConfig
+from stallwatch.config import Config
 from stallwatch.discovery import DiscoveryReading
 from stallwatch.mending import RENEW_AFTER, RETRY_AFTER, Quarantine
 from stallwatch.monitor import Monitor
+from stallwatch.sections import CollectorsConfig, GpuConfig, HealthConfig, ServerConfig
 from stallwatch.snapshot import Failure, Moment, Process
 from stallwatch.workers import WorkerError, WorkerState
 

@@ -10,9 +10,10 @@ import yaml
 from documents import PACKAGE, PAGES, REFERENCE, ROOT, TEXTS, commands, families, name_of, spans, text_of
 from stallwatch.cli import _COMMANDS, _parser
 from stallwatch.collectors.health import RESULTS, SCOPES
-from stallwatch.config import Config, Limits
+from stallwatch.config import Config
 from stallwatch.gpus.nvml import RECOVERY_ACTIONS, THROTTLE_REASONS
 from stallwatch.monitor import COLLECTORS, WORKER_MODULES
+from stallwatch.sections import Limits
 from stallwatch.settings.flags import FLAGS
 from stallwatch.settings.sources import FILE_VARIABLE, FOREIGN, PREFIX, _paths, _variable
 from stallwatch.snapshot import PHASES

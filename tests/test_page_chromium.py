@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from chromium import Chromium
-from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
+from stallwatch.sections import WebConfig
 from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.simulation.shown import shown
 from stallwatch.snapshot import Failure

@@ -13,11 +13,11 @@ from faulty_node import FAST, STUCK, reasons
 from nvml_library import environment, write_state
 from readings import gpus
 from stallwatch.check import lines
-from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.orders import release_gpu
 from stallwatch.release import LONGEST_SECONDS, USUAL_SECONDS, Release, Released, seconds_of
 from stallwatch.report import report
+from stallwatch.sections import WebConfig
 from stallwatch.snapshot import Moment
 from stallwatch.web import Orders, application
 from test_exposition import a_view

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from readings import GIB, NAME, a_log, a_server, gpus, health, moment, processes
-from stallwatch.config import Limits
 from stallwatch.monitor import View
 from stallwatch.report import report
+from stallwatch.sections import Limits
 from stallwatch.snapshot import Failure, Place
 from stallwatch.verdict import SIGNATURES, VERDICTS
 from stallwatch.watcher import Watcher

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from readings import a_server
-from stallwatch.config import ServerConfig, TlsConfig
 from stallwatch.roster import Roster, roster
+from stallwatch.sections import ServerConfig, TlsConfig
 
 
 def test_what_is_found_stays_as_it_is_without_configuration():

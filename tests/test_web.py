@@ -9,9 +9,9 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from readings import a_server
-from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import View
+from stallwatch.sections import WebConfig
 from stallwatch.snapshot import Failure, Moment, Snapshot
 from stallwatch.web import Orders, application
 from test_exposition import OPENMETRICS, a_view

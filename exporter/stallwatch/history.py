@@ -8,8 +8,8 @@ stall. A signal that cannot be read has no age; one that can has one from the fi
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stallwatch.config import Limits
 from stallwatch.past import Ending, Past
+from stallwatch.sections import Limits
 from stallwatch.snapshot import Snapshot
 from stallwatch.tracks.limits import limits_in_force
 from stallwatch.tracks.memory import YOUNG_SECONDS, Memories, memories_of

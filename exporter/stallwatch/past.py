@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stallwatch.collectors.health import Probe
-from stallwatch.config import Limits
 from stallwatch.placement import Holding
+from stallwatch.sections import Limits
 from stallwatch.snapshot import Server
 
 DEFAULT_LIMITS = Limits().named()

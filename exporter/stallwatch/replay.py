@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.config import Limits
 from stallwatch.past import Past
+from stallwatch.sections import Limits
 from stallwatch.simulation.scenario import Expectation, Scenario
 from stallwatch.simulation.virtual import VirtualNode
 from stallwatch.snapshot import Moment, Snapshot

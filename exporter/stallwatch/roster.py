@@ -7,7 +7,7 @@ the same life, so that a launcher that dies does not make its ranks a new server
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from stallwatch.config import ServerConfig
+from stallwatch.sections import ServerConfig
 from stallwatch.snapshot import Launch, Place, Server
 
 LOOPBACK = "127.0.0.1"

@@ -6,11 +6,11 @@ from typing import Any
 
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.collectors.log import LogReading
-from stallwatch.config import Limits
 from stallwatch.history import History
 from stallwatch.lives import Lives, Told
 from stallwatch.past import Past
 from stallwatch.placement import Placement
+from stallwatch.sections import Limits
 from stallwatch.slots import Slots
 from stallwatch.snapshot import Failure, Moment, Reading, Server, Snapshot
 from stallwatch.verdict import Verdict, judge

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from stallwatch.config import WebConfig
 from stallwatch.exposition import Exposition
 from stallwatch.gate.admission import Gate
 from stallwatch.monitor import View
 from stallwatch.pages.node import READY_WITHIN
 from stallwatch.release import USUAL_SECONDS, Released, seconds_of
 from stallwatch.report import report
+from stallwatch.sections import WebConfig
 from stallwatch.status import StatusPage
 from stallwatch.trends import Trends
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import stallwatch
-from stallwatch.config import Config, Limits, Section, ServerConfig
+from stallwatch.config import Config
+from stallwatch.sections import Limits, Section, ServerConfig
 from stallwatch.settings.meanings import meaning_of, meanings_of
 from stallwatch.settings.sources import _paths, _types_of
 
@@ -38,7 +39,7 @@ def _holds_a_section(type_of):
 
 def test_a_meaning_of_several_lines_is_told_in_one():
     """What the width of the source broke is joined again."""
-    source = Path(sys.modules[Config.__module__].__file__).read_text()
+    source = Path(sys.modules[Limits.__module__].__file__).read_text()
     meaning = meanings_of(Limits)["start_without_movement_partial"]
     assert meaning
     assert meaning in " ".join(source.split())

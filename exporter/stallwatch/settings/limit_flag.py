@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.config import Config, ConfigError, Limits, RuleError
+from stallwatch.config import Config, ConfigError, RuleError
+from stallwatch.sections import Limits
 from stallwatch.settings.sources import Source
 
 FLAG = "--limit"

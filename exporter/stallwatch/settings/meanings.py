@@ -1,4 +1,4 @@
-"""What does each key mean? The text that stands below its field in `config`, for the help and for the documentation."""
+"""What does each key mean? The text that stands below its field, for the help and for the documentation."""
 
 import ast
 import inspect
@@ -6,19 +6,19 @@ from functools import cache
 
 import msgspec
 
-from stallwatch import config
+from stallwatch import config, sections
 
 
 def meaning_of(path: str) -> str:
     """Return what a key path such as `health.interval` means; empty where the source of the package is not at hand."""
-    *sections, key = path.split(".")
-    kind: type[config.Section] = config.Config
-    for section in sections:
-        kind = next(field.type for field in msgspec.structs.fields(kind) if field.name == section)
+    *names, key = path.split(".")
+    kind: type[sections.Section] = config.Config
+    for name in names:
+        kind = next(field.type for field in msgspec.structs.fields(kind) if field.name == name)
     return _meanings().get((kind.__name__, key), "")
 
 
-def meanings_of(kind: type[config.Section]) -> dict[str, str]:
+def meanings_of(kind: type[sections.Section]) -> dict[str, str]:
     """Return what each key of a section means, in the order of its fields."""
     return {key: text for (section, key), text in _meanings().items() if section == kind.__name__}
 
@@ -26,7 +26,7 @@ def meanings_of(kind: type[config.Section]) -> dict[str, str]:
 @cache
 def _meanings() -> dict[tuple[str, str], str]:
     try:
-        source = inspect.getsource(config)
+        source = "\n".join(map(inspect.getsource, (sections, config)))
     except OSError:  # shipped as bytecode only
         return {}
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]

@@ -15,7 +15,8 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 import msgspec
 
-from stallwatch.config import Config, ConfigError, RuleError, Section
+from stallwatch.config import Config, ConfigError, RuleError
+from stallwatch.sections import Section
 from stallwatch.settings.flags import FILE_FLAG, FLAGS, add_flags, given
 from stallwatch.settings.yaml_file import read_yaml, shown, shown_key, shown_kind
 

@@ -17,18 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.config import (
-    Config,
-    DiscoveryConfig,
-    GpuConfig,
-    HealthConfig,
-    Limits,
-    StateConfig,
-    WebConfig,
-)
+from stallwatch.config import Config
 from stallwatch.journal import setup
 from stallwatch.monitor import View
 from stallwatch.past import Past
+from stallwatch.sections import DiscoveryConfig, GpuConfig, HealthConfig, Limits, StateConfig, WebConfig
 from stallwatch.serve import exporter
 from stallwatch.simulation.livedemo import play_live
 from stallwatch.simulation.pager import Page, Pager, free_port, programs

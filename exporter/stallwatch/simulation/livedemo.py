@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.config import (
-    Config,
+from stallwatch.config import Config
+from stallwatch.monitor import View
+from stallwatch.sections import (
     DiscoveryConfig,
     EngineConfig,
     GpuConfig,
@@ -21,7 +22,6 @@ from stallwatch.config import (
     StateConfig,
     WebConfig,
 )
-from stallwatch.monitor import View
 from stallwatch.serve import exporter
 from stallwatch.simulation.live import LiveServer, gpu_state, live_servers, shortened
 from stallwatch.simulation.plot import Scenario

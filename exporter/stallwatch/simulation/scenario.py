@@ -7,7 +7,8 @@ which are 0 unless said again. What nobody ever gave is absent, as if it could n
 from pathlib import Path
 from typing import Any
 
-from stallwatch.config import ConfigError, Limits
+from stallwatch.config import ConfigError
+from stallwatch.sections import Limits
 from stallwatch.settings.checks import Checks
 from stallwatch.settings.yaml_file import read_yaml
 from stallwatch.simulation import cast

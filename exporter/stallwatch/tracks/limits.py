@@ -1,6 +1,6 @@
 """Which limits hold for a server now? How long a start may rest depends on what can be seen of it."""
 
-from stallwatch.config import Limits
+from stallwatch.sections import Limits
 from stallwatch.snapshot import Server
 
 STARTING_SIGNALS = ("log", "gpu_memory", "io", "faults", "compile")

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from stallwatch.collectors.health import Probe
 from stallwatch.collectors.process import Tree
-from stallwatch.config import Limits
 from stallwatch.engines.engine import rank_parts
 from stallwatch.past import BlockedPast, Ending, GpusPast, Past, ReplicaPast
+from stallwatch.sections import Limits
 from stallwatch.snapshot import Moment, Server
 from stallwatch.tracks.gpus import Gpus
 from stallwatch.tracks.limits import SIGNALS, limits_in_force
