@@ -58,7 +58,7 @@ async def test_a_gpu_that_wakes_up_for_ever_is_named_and_comes_back(node):
         await exporter.until(lambda scrape: "driver_not_loaded" in reasons(scrape, "gpu"))
         write_state(state, *LOADED, "gpu 1 delay nvmlDeviceGetHandleByIndex 8")
         await exporter.until(lambda scrape: scrape.value("worker_abandoned", worker="gpu") == 1)
-        assert "no answer in 2 s, at: gpu 1 nvmlDeviceGetHandleByIndex" in exporter.log
         scrape = await exporter.until(lambda scrape: len(scrape.all("gpu_power_watts")) == 1)
-        assert "quarantined" in reasons(scrape, "gpu")
+        assert reasons(scrape, "gpu").keys() >= {"timeout", "quarantined"}
+        assert "gpu 1 nvmlDeviceGetHandleByIndex" in exporter.log
         await exporter.until(lambda scrape: scrape.value("worker_abandoned", worker="gpu") == 0)
