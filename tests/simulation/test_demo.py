@@ -1,12 +1,14 @@
 """The demo, run as a newcomer runs it: a process whose output is read, and that leaves nothing behind."""
 
 import os
+import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -96,7 +98,7 @@ def test_it_ends_in_order_when_it_is_told_to(environ, number):
     process.send_signal(number)
     rest = process.communicate(timeout=20)[0]
     assert process.returncode == 0
-    assert rest.splitlines()[-1].endswith("ended before its time")
+    assert rest.splitlines()[-1].endswith("ended")
     assert "Traceback" not in rest
     assert_nothing_left(environ)
 
@@ -128,4 +130,22 @@ def test_a_port_that_is_taken_is_named(environ):
     assert output.count("\n") == 1
     assert f"cannot listen on port {port}: Address already in use" in output
     assert "stallwatch demo --port" in output
+    assert_nothing_left(environ)
+
+
+@pytest.mark.long
+def test_on_a_terminal_the_page_can_be_looked_at(environ, tmp_path):
+    """After the alert the status page stays, where somebody can look at it, until Ctrl-C."""
+    port, (ours, theirs) = free_port(), pty.openpty()
+    command = [sys.executable, "-m", "stallwatch", "demo", "--port", str(port), "--seconds", SECONDS]
+    environ = {**environ, "PATH": str(tmp_path)}
+    with subprocess.Popen(command, stdout=theirs, env=environ) as process, os.fdopen(ours, "rb", buffering=0) as screen:
+        os.close(theirs)
+        shown = b""
+        while b"its page is on" not in shown:
+            shown += screen.read(4096)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+            assert b"stalled" in answer.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
     assert_nothing_left(environ)

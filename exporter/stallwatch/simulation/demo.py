@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -36,6 +37,8 @@ RANKS = tuple(f"sglang::scheduler_TP{rank}" for rank in range(8))
 SHARDS = 12
 STAMP = "[%Y-%m-%d %H:%M:%S"
 LOOK_EVERY = 5.0
+LOOKED_AT_SECONDS = 600.0
+"""So long somebody at a terminal can look at the page."""
 RUNBOOKS = "https://github.com/stallwatch/stallwatch/blob/main/alerts/runbooks"
 
 
@@ -60,7 +63,7 @@ async def demo(port: int, seconds: float, scenario: str | None = None, *, foreve
     try:
         return await playing
     except asyncio.CancelledError:
-        say("ended before its time")
+        say("ended")
         return 0
 
 
@@ -82,13 +85,17 @@ async def _play(port: int, seconds: float) -> int:
         stack.push_async_callback(server.stop)
         config = _config(port, seconds)
         limit = duration(config.limits.start_without_movement)
-        say(f"watching on http://127.0.0.1:{port}/metrics; what takes minutes elsewhere takes {limit} here")
+        say(f"watching on http://127.0.0.1:{port}/; what takes minutes elsewhere takes {limit} here")
         running = await stack.enter_async_context(exporter(config, lambda: config, nvml="stallwatch.simulation.nvml"))
         pager = await _pager(stack, directory, port)
         await server.start()
         incident = asyncio.create_task(play_cold_deadlock(server, gpus, server_port, seconds / 6))
         stack.callback(incident.cancel)
-        return await _watch(running.monitor.watch, server.pid, pager, incident, seconds)
+        code = await _watch(running.monitor.watch, server.pid, pager, incident, seconds)
+        if code == 0 and sys.stdout.isatty():
+            say(f"its page is on http://127.0.0.1:{port}/ for {duration(LOOKED_AT_SECONDS)} more; Ctrl-C ends it")
+            await asyncio.sleep(LOOKED_AT_SECONDS)
+        return code
 
 
 async def play_cold_deadlock(server: PlayedServer, gpus: PlayedGpus, port: int, seconds: float) -> None:

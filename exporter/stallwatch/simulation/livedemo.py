@@ -43,7 +43,7 @@ async def play_live(scenario: Scenario, port: int, seconds: float) -> int:
         os.environ["STALLWATCH_FAKE_NVML"] = str(state)
         stack.callback(os.environ.pop, "STALLWATCH_FAKE_NVML", None)
         config = _config(servers, port, speed)
-        say(f"{scenario.name}: {speed:.0f} times as fast as life, watched on http://127.0.0.1:{port}/metrics")
+        say(f"{scenario.name}: {speed:.0f} times as fast as life, watched on http://127.0.0.1:{port}/")
         running = await stack.enter_async_context(exporter(config, lambda: config, nvml="stallwatch.simulation.nvml"))
         last: dict[str, tuple[str, str]] = {}
         running.monitor.watch(lambda view: _tell(view, {server.name for server in servers}, last))
