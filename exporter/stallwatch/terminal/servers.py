@@ -119,9 +119,11 @@ def _is_first(first_seen: float | None, at: float) -> bool:
 
 
 def _missing(entry: Entry, failures: Iterable[Failure]) -> list[str]:
-    """Return what is missing, each with the detail of why where there is one."""
+    """Return what is missing: that of which nobody tells more, then each of the others with why."""
     details = {f"{one.collector}: {one.reason}": one.detail for one in failures if one.server in {"", entry.server}}
-    return [f"{what} ({details[what]})" if details.get(what) else what for what in entry.missing]
+    bare = joined(what for what in entry.missing if not details.get(what))
+    told = [f"{what} ({details[what]})" for what in entry.missing if details.get(what)]
+    return [bare, *told] if bare else told
 
 
 def _plain(word: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from stallwatch.shipped import shipped_folder
 from stallwatch.terminal.layout import WIDEST, Line, wrapped
+from stallwatch.verdict import SIGNATURES
 
 RUNBOOKS = {
     "stalled": "InferenceServerStalled",
@@ -42,14 +43,13 @@ def first_steps(verdict: str, signature: str, width: int = WIDEST, folder: Path 
 
 
 def _chosen(text: str, signature: str) -> list[str]:
-    """Return the steps that fit: where to look, the signature first, and before all is lost what to save."""
-    looks = _ranked(_items(text, "Diagnosis"), signature)
-    looks = [step for step in looks if SHOWN_ABOVE not in step]
-    row = re.search(rf"^\| `{re.escape(signature)}` \| (.*) \|$", text, re.MULTILINE) if signature else None
-    looks = [f"`{signature}`: look at {row[1]}", *looks] if row else looks
-    last = [_sentence(step) for step in _ranked(_items(text, "Mitigation"), signature)[:1]]
+    """Return the steps that fit: where to look, the signature first; the last says what to do before it is too late."""
+    row = re.search(rf"^\| `{re.escape(signature)}` \| (.*) \|$", text, re.MULTILINE)
+    looks = [_sentence(step) for step in _ranked(_items(text, "Diagnosis"), signature) if SHOWN_ABOVE not in step]
+    looks = [f"`{signature}`: look at {row[1]}.".replace("?.", "?"), *looks] if row else looks
+    last = [_sentence(step) for step in _items(text, "Mitigation")[:1]]
     chosen, used = [], _height(last)
-    for step in map(_sentence, looks):
+    for step in looks:
         used += _height([step])
         if used > MOST_LINES:
             break
@@ -59,8 +59,8 @@ def _chosen(text: str, signature: str) -> list[str]:
 
 def _ranked(items: list[str], signature: str) -> list[str]:
     """Return the items for this signature first, then those for all; those for another are left out."""
-    own = [item for item in items if signature and item.startswith(f"`{signature}`")]
-    return [*own, *(item for item in items if not re.match(r"`[a-z_]+`[:,]", item))]
+    own = [item for item in items if item.startswith(f"`{signature}`:")]
+    return [*own, *(item for item in items if not item.startswith(tuple(f"`{other}`" for other in SIGNATURES)))]
 
 
 def _items(text: str, heading: str) -> list[str]:
@@ -73,9 +73,8 @@ def _plain(markdown: str) -> str:
 
 
 def _sentence(step: str) -> str:
-    """Return the first sentence; of a row of the table all of it, which is short."""
     found = _SENTENCE.match(step)
-    return found[0] if found and "look at" not in step[:40] else _plain(step)
+    return found[0] if found else step
 
 
 def _height(steps: list[str]) -> int:
