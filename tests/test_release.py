@@ -16,9 +16,9 @@ from stallwatch.exposition import Exposition
 from stallwatch.orders import release_gpu
 from stallwatch.release import LONGEST_SECONDS, USUAL_SECONDS, Release, Released, seconds_of
 from stallwatch.report import report
-from stallwatch.terminal.servers import lines
 from stallwatch.sections import WebConfig
 from stallwatch.snapshot import Moment
+from stallwatch.terminal.servers import lines
 from stallwatch.web import Orders, application
 from test_exposition import a_view
 from test_monitor import Node

@@ -10,8 +10,8 @@ from stallwatch.terminal.servers import lines
 
 NOW = 1_800_000_000.0
 GOLDEN = """\
-sglang:30000: STALLED (cold_deadlock) for 11 min
-  It stands in loading weights (76 GiB on each of 8 GPUs) but nothing has moved for 11 min: GPUs 0 %
+sglang:30000: STALLED (cold_deadlock) for 12 min
+  It stands in loading weights (76 GiB on each of 8 GPUs) but nothing has moved for 12 min: GPUs 0 %
   at 10% of their power limit, schedulers asleep, log without progress since `loading` for 12 min,
   port 30000 refuses connections.
   rank         pid     GPU  GPU %  GiB  W   CPU %  st  phase            thr
@@ -26,11 +26,11 @@ sglang:30000: STALLED (cold_deadlock) for 11 min
   detokenizer  100109                       0      S                    1
   processes  scheduler 8 of 8, launcher 1, detokenizer 1
   log        last progress line `loading` 12 min ago
-  phase      loading weights for 12 min
-  moved      io 11 min ago, gpu memory 12 min ago, log 12 min ago
-  owed       not ready for 12 min
-  endpoint  answer               a good one proves      took   asked    last good  failed
-> /health   refuses connections  the scheduler answers  0.0 s  0 s ago  never      51
+  phase      loading weights for 13 min
+  moved      io 12 min ago, gpu memory 12 min ago, log 12 min ago
+  owed       not ready for 13 min
+  endpoint  answer               a good one proves      took   asked     last good  failed
+> /health   refuses connections  the scheduler answers  0.0 s  10 s ago  never      53
   missing    engine
   what to do next, by the runbook InferenceServerStalled:
   1. `cold_deadlock`: look at the last line of the log, per rank: which rank never wrote it? Then
@@ -65,17 +65,17 @@ def read(*entries, **status):
 
 def test_the_cold_deadlock_is_told_as_the_readme_shows():
     """Word for word."""
-    assert "\n".join(told("cold_deadlock_after_weights", 750)) == GOLDEN
+    assert "\n".join(told("cold_deadlock_after_weights", 790)) == GOLDEN
 
 
 @pytest.mark.parametrize("width", [100, 60, 40])
 @pytest.mark.parametrize(
     ("name", "at", "verdict"),
     [
-        ("cold_deadlock_after_weights", 750, "STALLED"),
+        ("cold_deadlock_after_weights", 790, "STALLED"),
         ("cold_deadlock_after_weights", 20, "STARTING"),
         ("split_ranks", 900, "STALLED"),
-        ("lost_scheduler", 900, "DEAD"),
+        ("lost_scheduler", 530, "DEAD"),
         ("blind", 600, "UNKNOWN"),
         ("slow_tokens", 600, "BUSY"),
         ("exporter_restart_when_idle", 900, "IDLE"),
@@ -98,8 +98,8 @@ def test_the_rank_that_differs_is_marked_by_a_sign_and_a_word():
 
 def test_a_rank_that_has_gone_is_counted_out():
     """So many of so many, and who is gone since when."""
-    text = told("lost_scheduler", 900)
-    assert "  processes  scheduler 7 of 8, launcher 1, detokenizer 1; gone: TP5 for 6 min" in text
+    text = told("lost_scheduler", 530)
+    assert "  processes  scheduler 7 of 8, launcher 1, detokenizer 1; gone: TP5 for 5 min" in text
     assert "> TP5: gone" in text
 
 

@@ -73,9 +73,11 @@ def labelled(label: str, text: str, width: int, size: int = 11) -> list[Line]:
 
 
 def table(columns: Sequence[str], rows: Sequence[Row], width: int) -> list[Line]:
-    """Return a table without its empty columns; what does not fit beside the first column follows below, with it."""
+    """Return a table without its empty columns, none where names are all there is; what does not fit beside the first column follows below, with it."""
     texts = [tuple(_cell(cell) for cell in row.cells) for row in rows]
     kept = [n for n in range(len(columns)) if n == 0 or any(cells[n] for cells in texts)]
+    if len(kept) < 2:
+        return []
     sizes = {n: max(len(columns[n]), *(len(cells[n]) for cells in texts)) for n in kept}
     lines = []
     for block in _blocks(sizes, width - len(ODD)):
