@@ -73,7 +73,10 @@ def labelled(label: str, text: str, width: int, size: int = 11) -> list[Line]:
 
 
 def table(columns: Sequence[str], rows: Sequence[Row], width: int) -> list[Line]:
-    """Return a table without its empty columns, none where names are all there is; what does not fit beside the first column follows below, with it."""
+    """Return a table without its empty columns; what does not fit beside the first column follows below, with it.
+
+    Nothing where that first column is all there is.
+    """
     texts = [tuple(_cell(cell) for cell in row.cells) for row in rows]
     kept = [n for n in range(len(columns)) if n == 0 or any(cells[n] for cells in texts)]
     if len(kept) < 2:
