@@ -10,9 +10,9 @@ import trustme
 import health_servers as servers
 from doors import opened, policy, tls
 from stallwatch.asking import RefusedError, asked
-from stallwatch.check import lines
 from stallwatch.cli import main
 from stallwatch.config import ConfigError
+from stallwatch.terminal.servers import lines
 
 STATUS = {"time": 0.0, "servers": []}
 BODY = json.dumps(STATUS).encode()
@@ -89,4 +89,4 @@ async def test_an_exporter_that_speaks_tls_is_asked_on_this_node():
 def test_a_refusal_is_told():
     """It is not said that nobody answers when somebody does, but not to us."""
     text = lines({**STATUS, "looked_for": 10.0}, [], " to us (HTTP 401)")
-    assert text[0].startswith("No exporter answers to us (HTTP 401); this is a look of 10 s")
+    assert text[1].text.startswith("  No exporter answers to us (HTTP 401); this is a look of 10 s")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from contextlib import asynccontextmanager
 
@@ -10,10 +11,11 @@ import pytest
 from aiohttp import web
 
 from exporter_process import ExporterProcess
-from stallwatch.check import COLUMNS, exit_code, lines
+from stallwatch.check import exit_code
 from stallwatch.cli import main
 from stallwatch.simulation.pager import free_port
 from stallwatch.simulation.played import PlayedServer
+from stallwatch.terminal.servers import lines
 from stallwatch.verdict import VERDICTS
 
 RANKS = ("sglang::scheduler_TP0", "sglang::scheduler_TP1")
@@ -98,33 +100,6 @@ def test_every_verdict_has_an_exit_code():
     assert [verdict for verdict in VERDICTS if exit_code([{"verdict": verdict}]) == 3] == ["unknown"]
 
 
-def test_a_person_sees_a_sentence_and_a_table_in_100_columns():
-    """First what and since when, then why, then one row for each rank under its heading, then what is missing."""
-    text = lines({"time": NOW}, [STALLED])
-    assert max(map(len, text)) <= 100
-    assert text[0] == "sglang:30000: STALLED (cold_deadlock) for 12 min"
-    assert " ".join(line.strip() for line in text[1:4]).startswith(STALLED["reason"][:-1])
-    heading = next(number for number, line in enumerate(text) if line.split() == list(COLUMNS))
-    assert text[heading + 1].split() == ["scheduler_DP0_TP0_EP0", "DP0_TP0_EP0", "S", "0", "%", "allocating_memory"]
-    assert [line.index("S") for line in text[heading + 1 : heading + 4]] == [text[heading].index("state")] * 3
-    assert text[heading + 4].startswith("  missing: engine: refused, ")
-
-
-def test_why_no_server_is_seen_is_told():
-    """Where the processes of others are hidden that is no empty node; what else is missing is no reason."""
-    hidden = {"collector": "discovery", "server": "", "reason": "processes_hidden", "detail": "/proc hides processes"}
-    others = [{**hidden, "collector": "gpu"}, {**hidden, "server": "sglang:30000"}]
-    text = lines({"time": NOW, "failures": [hidden, *others]}, [])
-    assert text == ["No inference server is seen on this node.", "  /proc hides processes"]
-
-
-def test_servers_without_ranks_have_no_table():
-    """Two servers follow one another."""
-    text = lines({"time": NOW}, [IDLE | {"missing": []}, STALLED])
-    assert text[:2] == ["vllm:8000: IDLE for 12 min", "  Nothing is owed."]
-    assert text[2].startswith("sglang:30000: STALLED")
-
-
 async def test_what_the_exporter_says_is_told(capsys):
     """One server can be picked; the exit code is about that one."""
     async with answering(json.dumps({"time": NOW, "servers": [STALLED, IDLE]})) as url:
@@ -154,15 +129,24 @@ async def test_a_running_exporter_is_asked(played):
         )
         assert status["servers"][0].keys() == known.keys() >= PROMISED
         assert (code, err) == (exit_code(status["servers"]), "")
+        rows = {row["rank"]: row for row in status["servers"][0]["ranks"]}
+        assert {row["pid"] > 0 and row["threads"] >= 1 for row in rows.values()} == {True}
+        assert status["servers"][0]["processes"]["scheduler"] == status["servers"][0]["expected_schedulers"] == 2
+        assert status["servers"][0]["limits"]["stalled"] == 240
+        _, out, _ = await run("--server", played.name, "--url", url)
+        assert re.search(rf"^. TP1 +{rows['TP1']['pid']} ", out, re.MULTILINE)
+        assert out.startswith(f"{played.name}: ")
 
 
 async def test_without_an_exporter_it_looks_itself(played):
     """A look of seconds finds the server and its ranks, says that it was one, and leaves nothing on standard error."""
     nobody = f"http://127.0.0.1:{free_port()}"
     code, out, err = await run("--for", "3s", "--server", played.name, "--url", nobody)
-    assert out.startswith("No exporter answers; this is a look of 3 s")
-    assert f"\n{played.name}: " in out
-    assert "scheduler_TP1  TP1" in out
+    assert out.startswith(f"{played.name}: ")
+    assert out.splitlines()[1].startswith("  No exporter answers; this is a look of 3 s")
+    assert re.search(r"^. TP1 +\d+ +", out, re.MULTILINE)
+    assert "scheduler 2 of 2" in out
+    assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 100
     assert err == ""
     assert code in {0, 1, 3}  # a young start; whether it moves depends on this machine
@@ -183,11 +167,15 @@ NO_ANSWERS = [
 def test_what_a_terminal_would_obey_is_not_printed():
     """Whoever answers on that port, or names a process, moves no cursor and forges no line."""
     evil = "\x1b[2J\nsglang:1: IDLE\r"
-    rank = dict.fromkeys(("process", "rank", "state", "phase"), evil) | {"cpu_cores": None}
-    entry = STALLED | {"server": evil, "signature": evil, "reason": evil, "missing": [evil], "ranks": [rank]}
-    text = lines({"time": NOW}, [entry])
+    rank = dict.fromkeys(("process", "rank", "state", "phase", "wchan"), evil) | {"cpu_cores": None, "odd": [evil]}
+    probe = dict.fromkeys(("path", "result", "scope"), evil) | {"latency": 1.0, "at": NOW}
+    names = dict.fromkeys(("server", "signature", "reason", "phase", "marker", "marker_rank"), evil)
+    more = {"missing": [evil], "ranks": [rank], "health": [probe], "processes": {evil: 1}}
+    entry = STALLED | names | more | {"last_movement": {evil: NOW, "log": NOW}, "owed_since": {evil: NOW}}
+    text = [line.text for line in lines({"time": NOW}, [entry])]
     assert all(line.isprintable() for line in text)
     assert not any(line.startswith("sglang:1") for line in text)
+    assert max(map(len, text)) <= 100
 
 
 @pytest.mark.parametrize("body", NO_ANSWERS)

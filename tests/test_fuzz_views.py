@@ -17,7 +17,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from readings import a_log, a_server, a_snapshot, gpus, health, processes
-from stallwatch import check
 from stallwatch.collectors.engine import EngineRank, EngineReading
 from stallwatch.collectors.socket import ServerSockets, SocketReading
 from stallwatch.config import ConfigError
@@ -31,6 +30,7 @@ from stallwatch.replay import play_recording
 from stallwatch.report import report
 from stallwatch.snapshot import Failure
 from stallwatch.status import StatusPage
+from stallwatch.terminal.servers import lines
 from stallwatch.trends import Trends
 
 HOSTILE = (
@@ -142,7 +142,8 @@ def require_whole(view):
     assert [tag for tag, _ in seen].count("script") == 1  # ours
     assert not [handlers for _, handlers in seen if handlers]
     answer = json.loads(json.dumps(report(view), allow_nan=False))
-    assert all(line.isprintable() for line in check.lines(answer, answer["servers"]))
+    assert all(line.text.isprintable() for line in lines(answer, answer["servers"]))
+    assert all(len(line.text) <= 60 for line in lines(answer, answer["servers"], width=60))
     for form in ("logfmt", "json"):
         stream = io.StringIO()
         Changes(setup(form, stream=stream)).see(

@@ -6,7 +6,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
     {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "notify"},
-    {"http_probe", "sections"},
+    {"http_probe", "sections", "answer"},
     {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
     {"engines"},
@@ -24,7 +24,7 @@ LAYERS = (
     {"monitor"},
     {"trends"},
     {"pages"},
-    {"serverfamilies", "ownfamilies", "status", "report"},
+    {"serverfamilies", "ownfamilies", "status", "report", "terminal"},
     {"exposition"},
     {"settings"},
     {"gate"},

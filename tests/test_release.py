@@ -12,13 +12,13 @@ from exporter_process import ExporterProcess
 from faulty_node import FAST, STUCK, reasons
 from nvml_library import environment, write_state
 from readings import gpus
-from stallwatch.check import lines
 from stallwatch.exposition import Exposition
 from stallwatch.orders import release_gpu
 from stallwatch.release import LONGEST_SECONDS, USUAL_SECONDS, Release, Released, seconds_of
 from stallwatch.report import report
 from stallwatch.sections import WebConfig
 from stallwatch.snapshot import Moment
+from stallwatch.terminal.servers import lines
 from stallwatch.web import Orders, application
 from test_exposition import a_view
 from test_monitor import Node
@@ -114,8 +114,8 @@ async def test_released_gpus_are_missing_and_nothing_fails(node):
 def test_check_says_that_they_are_released():
     """A person who asks how the servers are is told why the GPUs are missing."""
     said = lines({"time": 1000.0, "gpu_released_until": 1290.0}, [])
-    assert said[0] == "The GPUs are released for 4 min more, and are not read."
-    assert lines({"time": 1000.0}, []) == said[1:]
+    assert said[1].text == "  The GPUs are released for 4 min more, and are not read."
+    assert lines({"time": 1000.0}, []) == [said[0], *said[2:]]
 
 
 async def test_a_read_that_is_in_flight_is_given_up(node):

@@ -14,48 +14,11 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from stallwatch.answer import Answer
 from stallwatch.config import ConfigError
 
 ASK_TIMEOUT = 3.0
 LARGEST_ANSWER = 16 * 1024 * 1024
-
-
-class _Rank(msgspec.Struct):
-    """What is shown of one process."""
-
-    process: str
-    rank: str
-    state: str
-    cpu_cores: float | None
-    phase: str | None
-
-
-class _Entry(msgspec.Struct):
-    """What is shown of one server."""
-
-    server: str
-    verdict: str
-    signature: str
-    since: float
-    reason: str
-    missing: list[str]
-    ranks: list[_Rank]
-
-
-class _Failure(msgspec.Struct):
-    """Why something is missing."""
-
-    collector: str
-    server: str
-    detail: str
-
-
-class _Answer(msgspec.Struct):
-    """What an exporter answers, as far as it is shown."""
-
-    time: float
-    servers: list[_Entry]
-    failures: list[_Failure] = []
 
 
 class RefusedError(Exception):
@@ -99,7 +62,7 @@ def _answer(place: SplitResult, timeout: float) -> dict[str, Any] | RefusedError
         if response.status != http.client.OK:
             return RefusedError(f"HTTP {response.status}")
         status: dict[str, Any] = json.loads(response.read(LARGEST_ANSWER))
-        msgspec.convert(status, _Answer)  # whatever program it is that has taken the port
+        msgspec.convert(status, Answer)  # whatever program it is that has taken the port
     except ssl.SSLError as error:
         return RefusedError(f"TLS: {error.reason}")
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
