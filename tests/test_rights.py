@@ -145,6 +145,7 @@ def test_the_unit_leaves_in_sight_what_is_to_be_watched():
     hiding = {"PrivateTmp", "PrivateDevices", "PrivateNetwork", "PrivateUsers", "ProtectClock", "DeviceAllow"}
     assert not (hiding | {"DevicePolicy", "DynamicUser", "ProtectProc", "ProcSubset"}) & set(service)
     assert service["ProtectHome"] == "read-only"
+    assert "AF_NETLINK" in service["RestrictAddressFamilies"].split()  # else all sockets of the node are read each time
     assert service["KillMode"] == "process"
     assert service["CapabilityBoundingSet"] == service["AmbientCapabilities"]
 
