@@ -151,7 +151,7 @@ def test_the_unit_leaves_in_sight_what_is_to_be_watched():
 
 
 def test_compose_and_systemd_give_the_same_rights():
-    """Both name the two capabilities, and the same limits."""
+    """Both name the same capabilities, and the same limits."""
     service, contained = unit()["Service"], SERVICES["exporter"]
     assert service["AmbientCapabilities"].split() == [f"CAP_{name}" for name in contained["cap_add"]]
     assert (service["MemoryMax"].lower(), int(service["TasksMax"])) == ("256m", contained["pids_limit"])
