@@ -5,6 +5,7 @@ The servers run as another user and log to a file that only that user may read, 
 
 import configparser
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,6 +138,16 @@ def test_the_unit_is_valid(tmp_path):
         ["systemd-analyze", "verify", "--man=no", str(checked)], capture_output=True, text=True, check=False, timeout=50
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_unit_is_as_closed_as_the_docs_say():
+    """Systemd's own score of the unit, 0 for closed and 10 for open, is the one that is told."""
+    path = ROOT / "deploy" / "systemd" / "stallwatch.service"
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=50)
+    score = re.search(r"exposure level for stallwatch\.service: ([0-9.]+)", done.stdout)[1]
+    told = re.search(r"gives the unit ([0-9.]+)", (ROOT / "docs" / "install.md").read_text())[1]
+    assert float(score) <= float(told) + 0.2  # versions of systemd weigh a little differently
 
 
 def test_the_unit_leaves_in_sight_what_is_to_be_watched():
