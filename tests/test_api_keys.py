@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 
 import pytest
 
 import health_servers as servers
-from stallwatch.api_keys import ApiKeys
+from stallwatch import api_keys
+from stallwatch.api_keys import ApiKeys, read_key
 from stallwatch.collectors.engine import EngineCollector
 from stallwatch.collectors.health import HealthCollector
 from stallwatch.config import EngineSettings, ProbeSettings
@@ -75,11 +77,11 @@ def table(tmp_path):
         ("192.0.2.7", [("0.0.0.0", STRANGER)], None, True),
     ],
 )
-def test_who_may_know_a_key(key, table, case):
+async def test_who_may_know_a_key(key, table, case):
     """Root, ourselves, the owner of the file and the user that is configured; nobody where nobody listens yet."""
     address, listeners, uid, is_shown = case
     keys = ApiKeys(table(*listeners))
-    headers, failures = keys.authorization("health", server_at(address, 8000), str(key), uid)
+    headers, failures = await keys.authorization("health", server_at(address, 8000), str(key), uid)
     assert headers == ({"Authorization": "Bearer sk-canary"} if is_shown else {})
     assert [failure.reason for failure in failures] == ([] if is_shown else ["api_key_withheld"])
     if not is_shown:
@@ -87,18 +89,40 @@ def test_who_may_know_a_key(key, table, case):
         assert "canary" not in failures[0].detail
 
 
-def test_the_owner_of_the_file_knows_its_key(key, table, monkeypatch):
+async def test_the_owner_of_the_file_knows_its_key(key, table, monkeypatch):
     """A server that runs as the user whose file it is needs no setting."""
     owner = key.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
     keys = ApiKeys(table(("127.0.0.1", owner)))
-    assert keys.authorization("health", server_at("127.0.0.1", 8000), str(key), None)[0]
+    headers, _ = await keys.authorization("health", server_at("127.0.0.1", 8000), str(key), None)
+    assert headers
 
 
-def test_a_port_that_changes_hands_is_noticed_before_anything_is_sent(key, table):
+async def test_a_key_file_on_a_dead_mount_costs_the_key_and_one_thread(key, table, monkeypatch):
+    """Neither the event loop nor a probe waits for it, no read is begun beside one that hangs, and it comes back."""
+    monkeypatch.setattr(api_keys, "READ_SECONDS", 0.05)
+    thawed, begun = threading.Event(), []
+
+    def read(file):
+        begun.append(file)
+        thawed.wait(20.0)
+        return read_key(file)
+
+    keys = ApiKeys(table(("127.0.0.1", 0)), read)
+    for _ in range(3):
+        headers, failures = await keys.authorization("health", server_at("127.0.0.1", 8000), str(key), None)
+        assert (headers, [failure.reason for failure in failures]) == ({}, ["api_key_unreadable"])
+    assert begun == [key]
+    thawed.set()
+    monkeypatch.setattr(api_keys, "READ_SECONDS", 20.0)
+    headers, failures = await keys.authorization("health", server_at("127.0.0.1", 8000), str(key), None)
+    assert (headers, failures) == ({"Authorization": "Bearer sk-canary"}, ())
+
+
+async def test_a_port_that_changes_hands_is_noticed_before_anything_is_sent(key, table):
     """The second look refuses what the first allowed, and a key that was never allowed for this place."""
     keys = ApiKeys(table(("127.0.0.1", 0)))
-    headers, _ = keys.authorization("health", server_at("127.0.0.1", 8000), str(key), None)
+    headers, _ = await keys.authorization("health", server_at("127.0.0.1", 8000), str(key), None)
     keys.require("127.0.0.1", 8000, headers["Authorization"])
     with pytest.raises(NotMadeError):
         keys.require("127.0.0.1", 8001, headers["Authorization"])

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
 from stallwatch.collectors.engine import EngineRank, EngineReading
-from stallwatch.exposition import MOST_SERIES, Exposition, bounded, metric
+from stallwatch.exposition import FORMATS, MOST_SERIES, Exposition, bounded, chosen, metric
 from stallwatch.history import History
 from stallwatch.lanes import LaneState
 from stallwatch.monitor import View
@@ -60,6 +60,21 @@ def test_the_format_is_negotiated():
     assert exposition.page("*/*").content_type.startswith("text/plain")
     assert b"# EOF" not in exposition.page("*/*").plain
     assert gzip.decompress(exposition.page("*/*").zipped) == exposition.page("*/*").plain
+
+
+@pytest.mark.parametrize("version", ["abc", "1!9", "", "9" * 6000, "1.0.é", "2.0.0", "1.0.0;escaping=none"])
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+def test_an_accept_header_of_any_words_is_answered(kind, version):
+    """A version that is none, or that nobody has, gets one of the formats that there are."""
+    page = Exposition(a_view()).page(f"{kind};version={version}")
+    assert page.content_type in FORMATS
+    assert page.plain
+
+
+def test_nobody_can_have_pages_kept_for_formats_that_are_made_up():
+    """A page is kept and rendered anew for each format that is asked for, and of those there are few."""
+    told = {chosen(f"application/openmetrics-text; version=1.{n}.0")[1] for n in range(100)}
+    assert (len(told), len(FORMATS)) == (1, 9)
 
 
 def test_promtool_finds_nothing_wrong():

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from random import Random
@@ -211,3 +212,40 @@ async def test_a_stuck_disk_does_not_hold_up_the_end(tmp_path):
     keeper._writing = asyncio.get_running_loop().create_future()
     await keeper.close(101.0, lambda at: {"at": at}, within=0.01)
     assert not keeper._writing.done()
+
+
+class StuckDisk(Keeper):
+    """A keeper whose file cannot be read or written until it is thawed."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.thawed = threading.Event()
+
+    def load(self):
+        """Read the file once that is possible."""
+        self.thawed.wait(20.0)
+        return super().load()
+
+    def _write(self, path, text):
+        self.thawed.wait(20.0)
+        super()._write(path, text)
+
+
+def test_no_thread_of_a_stuck_disk_is_waited_for_when_the_loop_ends(tmp_path):
+    """Neither the write at the end nor the thread that hangs in it keeps the process from ending."""
+    keeper, begun = StuckDisk(tmp_path / "memory.json"), time.monotonic()
+    asyncio.run(keeper.close(101.0, lambda at: {"at": at}, within=0.01))
+    took = time.monotonic() - begun
+    keeper.thawed.set()
+    assert took < 10.0
+
+
+async def test_a_stuck_disk_does_not_hold_up_the_start(tmp_path, caplog):
+    """A read that does not come back is left behind and said; the loop turns meanwhile."""
+    path = tmp_path / "memory.json"
+    await written(Keeper(path), what={"at": 1.0})
+    keeper = StuckDisk(path)
+    assert await keeper.loaded(within=0.05) is None
+    assert "what was kept cannot be read" in caplog.text
+    keeper.thawed.set()
+    assert await keeper.loaded() == {"at": 1.0}

@@ -234,6 +234,23 @@ def test_a_search_without_success_is_repeated_after_a_while(node):
     assert node.ranks(now=100.0 + SEARCH_AGAIN_AFTER) == ["0"]
 
 
+def test_a_search_looks_at_so_many_descriptors_of_all_schedulers_together(node):
+    """The search is made in the event loop, which schedulers with very many files must not hold up."""
+
+    class Full(Procfs):
+        looked = 0
+
+        def fds(self, pid):
+            return [*range(100, 5000), 33]
+
+        def link(self, pid, name):
+            Full.looked += name.startswith("fd/")
+            return super().link(pid, name)
+
+    assert LoadFiles(Full(str(node.tree.root)), str(node.shm)).read(node.server(), 0.0) == ()
+    assert 0 < Full.looked < 5000
+
+
 def test_a_new_life_or_a_forgotten_name_is_searched_at_once(node):
     """Patience is for one life of a server only."""
     node.tree.open(71, 33, "/dev/null")

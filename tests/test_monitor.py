@@ -23,6 +23,7 @@ from stallwatch.mending import RENEW_AFTER, RETRY_AFTER, Quarantine
 from stallwatch.monitor import Monitor
 from stallwatch.sections import CollectorsConfig, GpuConfig, HealthConfig, ServerConfig
 from stallwatch.snapshot import Failure, Moment, Process
+from stallwatch.tracks.memory import YOUNG_SECONDS
 from stallwatch.workers import WorkerError, WorkerState
 
 NAME = "sglang:30000"
@@ -437,6 +438,18 @@ async def test_a_discovery_that_fails_at_the_start_tells_of_no_end(watch):
     assert (await after.ticks(6)).pasts == {}
     after.host.answers["discovery"] = found
     assert (await after.ticks(6)).pasts[NAME].ending.gone_since is None
+
+
+async def test_what_can_never_be_recalled_does_not_keep_newer_memories_out(watch):
+    """A process that hangs and is nobody's hides who is there, which must not cost the memory of the next restart."""
+    _, after = await restarted(watch)
+    reading = after.host.answers["discovery"]
+    after.host.answers["discovery"] = (reading, (Failure("discovery", "quarantined", "pid 77"),))
+    await after.ticks(3)
+    at = kept(after)["at"]
+    after.clock.now += YOUNG_SECONDS
+    await after.ticks(3)
+    assert kept(after)["at"] > at + YOUNG_SECONDS
 
 
 async def test_a_discovery_that_fails_keeps_the_servers(watch):

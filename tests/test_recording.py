@@ -36,6 +36,16 @@ def test_a_snapshot_is_read_as_it_was_written(tmp_path):
     assert list(read_recording(path)) == [snapshot]
 
 
+def test_a_node_on_which_very_much_was_seen_is_recorded_and_read(tmp_path):
+    """The replies of all workers together make a longer line than one of them may send."""
+    path = tmp_path / "r.jsonl"
+    large = a_snapshot(5.0, failures=(Failure("engine", "refused", "x" * (17 << 20), NAME),))
+    recorder = Recorder(path)
+    recorder.take(large)
+    recorder.take(a_snapshot(6.0))
+    assert [snapshot.moment.monotonic for snapshot in read_recording(path)] == [5.0, 6.0]
+
+
 def test_a_recording_is_judged(tmp_path):
     """A start that hangs on record is called as it would have been live."""
     out = io.StringIO()

@@ -5,6 +5,7 @@ The servers run as another user and log to a file that only that user may read, 
 
 import configparser
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -139,18 +140,29 @@ def test_the_unit_is_valid(tmp_path):
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+def test_the_unit_is_as_closed_as_the_docs_say():
+    """Systemd's own score of the unit, 0 for closed and 10 for open, is the one that is told."""
+    path = ROOT / "deploy" / "systemd" / "stallwatch.service"
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=50)
+    score = re.search(r"exposure level for stallwatch\.service: ([0-9.]+)", done.stdout)[1]
+    told = re.search(r"gives the unit ([0-9.]+)", (ROOT / "docs" / "install.md").read_text())[1]
+    assert float(score) <= float(told) + 0.2  # versions of systemd weigh a little differently
+
+
 def test_the_unit_leaves_in_sight_what_is_to_be_watched():
     """Nothing is set that would hide processes, GPUs, logs or ports, and no worker in the GPU driver is killed."""
     service = unit()["Service"]
     hiding = {"PrivateTmp", "PrivateDevices", "PrivateNetwork", "PrivateUsers", "ProtectClock", "DeviceAllow"}
     assert not (hiding | {"DevicePolicy", "DynamicUser", "ProtectProc", "ProcSubset"}) & set(service)
     assert service["ProtectHome"] == "read-only"
+    assert "AF_NETLINK" in service["RestrictAddressFamilies"].split()  # else all sockets of the node are read each time
     assert service["KillMode"] == "process"
     assert service["CapabilityBoundingSet"] == service["AmbientCapabilities"]
 
 
 def test_compose_and_systemd_give_the_same_rights():
-    """Both name the two capabilities, and the same limits."""
+    """Both name the same capabilities, and the same limits."""
     service, contained = unit()["Service"], SERVICES["exporter"]
     assert service["AmbientCapabilities"].split() == [f"CAP_{name}" for name in contained["cap_add"]]
     assert (service["MemoryMax"].lower(), int(service["TasksMax"])) == ("256m", contained["pids_limit"])

@@ -9,24 +9,43 @@ It is looked up before the key is attached, and again when the connection stands
 that is there both times is the one that took the connection.
 """
 
+import asyncio
 import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 
+from stallwatch import aside
 from stallwatch.http_probe import NotMadeError
 from stallwatch.node.procfs import Listener, Procfs
 from stallwatch.snapshot import Failure, Server
 
 WITHHELD = "api_key_withheld"
 ROOT = 0
+READ_SECONDS = 2.0
+"""How long a key file may take: one on a dead mount costs the key, and no more than one thread."""
+
+Found = tuple[str, int]
+"""A key, and the user who owns its file."""
 _LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 _ANY = {4: ("0.0.0.0", "::"), 6: ("::",)}  # noqa: S104  (compared with what others bind to)
+
+
+def read_key(file: Path) -> Found | None:
+    """Return what a key file holds, None where that is no key."""
+    try:
+        if not file.is_file():  # a pipe would block
+            return None
+        owner = file.stat().st_uid
+        key = file.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return (key, owner) if key and key.isprintable() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +59,11 @@ class ApiKeys:
     """The keys that one collector attaches, by the address and port that they are for."""
 
     procfs: Procfs = field(default_factory=Procfs)
+    read: Callable[[Path], Found | None] = read_key
+    _reading: dict[str, "asyncio.Future[Found | None]"] = field(default_factory=dict)
     _keys: dict[tuple[str, int], _Key] = field(default_factory=dict)
 
-    def authorization(
+    async def authorization(
         self, collector: str, server: Server, api_key_file: str | None, uid: int | None
     ) -> tuple[dict[str, str], tuple[Failure, ...]]:
         """Return the header that carries the key of this file; without a usable key, none and a failure."""
@@ -50,7 +71,7 @@ class ApiKeys:
         self._keys.pop(place, None)
         if api_key_file is None:
             return {}, ()
-        found = _read_key(Path(api_key_file))
+        found = await self._found(api_key_file)
         if found is None:
             return {}, (Failure(collector, "api_key_unreadable", api_key_file, server.name),)
         key, owner = found
@@ -59,6 +80,16 @@ class ApiKeys:
             return {}, (Failure(collector, WITHHELD, foreign, server.name),)
         known = self._keys[place] = _Key(f"Bearer {key}", users)
         return {"Authorization": known.header}, ()
+
+    async def _found(self, file: str) -> Found | None:
+        if file not in self._reading:
+            self._reading[file] = aside.begin(lambda: self.read(Path(file)), "api key")
+        reading = self._reading[file]
+        done, _ = await asyncio.wait({reading}, timeout=READ_SECONDS)
+        if not done:
+            return None
+        self._reading.pop(file, None)
+        return reading.result()
 
     def request_class(self) -> type[aiohttp.ClientRequest]:
         """Return the requests of a session that shows a key to nobody else."""
@@ -117,14 +148,3 @@ def _is_of_this_node(address: str) -> bool:
         except OSError as error:
             return error.errno != errno.EADDRNOTAVAIL
     return True
-
-
-def _read_key(file: Path) -> tuple[str, int] | None:
-    try:
-        if not file.is_file():  # a pipe would block the loop
-            return None
-        owner = file.stat().st_uid
-        key = file.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return (key, owner) if key and key.isprintable() else None

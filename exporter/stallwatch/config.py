@@ -24,7 +24,7 @@ from stallwatch.sections import (
     WebConfig,
     WorkersConfig,
 )
-from stallwatch.values import Duration, format_duration
+from stallwatch.values import LookInterval, format_duration
 
 
 class ConfigError(Exception):
@@ -79,8 +79,8 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of the exporter; every one has a default. `file` is where they were read from, and no key."""
 
     web: WebConfig = WebConfig()
-    interval: Duration = 1.0
-    """How often to look at processes and logs, and to make a snapshot."""
+    interval: LookInterval = 1.0
+    """How often to look at processes and logs, and to make a snapshot; `50ms` to `20s`."""
     discovery: DiscoveryConfig = DiscoveryConfig()
     workers: WorkersConfig = WorkersConfig()
     gpu: GpuConfig = GpuConfig()

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
@@ -26,6 +27,25 @@ logger = logging.getLogger("stallwatch.exposition")
 END = b"# EOF\n"
 ASKED_LATELY = 120.0
 MOST_SERIES = 25_000  # of one collector
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+_ESCAPINGS = ("underscores", "allow-utf-8", "dots", "values")
+FORMATS = frozenset(
+    choose_encoder(f"{kind}; escaping={escaping}")[1]
+    for kind, escaping in product(("", OPENMETRICS, "text/plain; version=1.0.0"), _ESCAPINGS)
+)
+"""The content types that there are: a page is kept for each, so a client must not be able to make up others."""
+
+
+def chosen(accept: str) -> tuple[Callable[..., bytes], str]:
+    """Return the encoder that an Accept header prefers and its content type, whatever stands in the header."""
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is none
+        return choose_encoder("")
+    if content_type in FORMATS:
+        return encoder, content_type
+    return choose_encoder(OPENMETRICS if "openmetrics" in content_type else "")
 
 
 class _Families:
@@ -101,14 +121,14 @@ class Exposition:
 
     def page(self, accept: str) -> Page:
         """Return the scrape in the format that an Accept header prefers."""
-        _, content_type = choose_encoder(accept)
+        _, content_type = chosen(accept)
         self._asked[content_type] = (accept, time.monotonic())
         if content_type not in self._pages:
             self._pages[content_type] = self._render(accept)
         return self._pages[content_type]
 
     def _render(self, accept: str) -> Page:
-        encoder, content_type = choose_encoder(accept)
+        encoder, content_type = chosen(accept)
         body = b"".join(self._chunk(encoder, content_type, *group).removesuffix(END) for group in self.groups())
         if "openmetrics" in content_type:
             body += END

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from stallwatch import aside
+
 logger = logging.getLogger(__name__)
 
 KEEP_EVERY = 15.0
@@ -67,6 +69,14 @@ class Keeper:
             return None
         return kept if isinstance(kept, dict) and kept.pop("origin", None) == origin() else None
 
+    async def loaded(self, within: float = 2.0) -> Any:
+        """Return what was kept, None where nothing usable was, or where the disk takes longer than a moment."""
+        reading = aside.begin(self.load, "memory")
+        done, _ = await asyncio.wait({reading}, timeout=within)
+        if not done:
+            logger.warning("what was kept cannot be read", extra={"file": str(self._path), "after": f"{within:g} s"})
+        return reading.result() if done else None
+
     def keep(self, now: float, remember: Callable[[float], Any]) -> None:
         """Write what is remembered when it is time and the write before is done; the disk is never waited for."""
         if self._path is None or (self._writing and not self._writing.done()):
@@ -77,7 +87,8 @@ class Keeper:
             return
         self._due = now + self._every
         text = msgspec.json.encode({"origin": origin(), **remember(now)})
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, self._path, text))
+        path = self._path
+        self._writing = aside.begin(lambda: self._write(path, text), "memory")
 
     async def close(self, now: float, remember: Callable[[float], Any], within: float = 0.3) -> None:
         """Write what is remembered at the end, unless the disk takes longer than a moment."""

@@ -15,8 +15,9 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
@@ -29,7 +30,7 @@ HEADER = struct.Struct("<4sHHI")  # magic, version, data-parallel size, slot siz
 LENGTH = struct.Struct("<I")
 MOST_SLOTS, LARGEST_SLOT = 256, 16 * 1024
 SEARCH_AGAIN_AFTER = 30.0
-_MOST_DESCRIPTORS = 4096
+_MOST_DESCRIPTORS = 4096  # of all schedulers of a server: the search is not to hold up the event loop
 
 Pread = Callable[[int, int, int], bytes]
 
@@ -103,14 +104,16 @@ class LoadFiles:
             return None
         self._next_search[server.name] = (server.incarnation, now + SEARCH_AGAIN_AFTER)
         wanted = re.compile(re.escape(f"{self.folder}/sglang_loads_") + r"[A-Za-z0-9._-]{1,200}_[0-9a-f]{8}\.shm")
-        for process in server.processes:
-            if process.role != "scheduler":
-                continue
-            for descriptor in self.procfs.fds(process.pid)[:_MOST_DESCRIPTORS]:
-                path = self.procfs.link(process.pid, f"fd/{descriptor}") or ""
-                if wanted.fullmatch(path) and self._holds(tie := _Tie(process, descriptor, path)):
-                    return tie
+        for process, descriptor in islice(self._descriptors(server), _MOST_DESCRIPTORS):
+            path = self.procfs.link(process.pid, f"fd/{descriptor}") or ""
+            if wanted.fullmatch(path) and self._holds(tie := _Tie(process, descriptor, path)):
+                return tie
         return None
+
+    def _descriptors(self, server: Server) -> Iterator[tuple[Process, int]]:
+        for process in server.processes:
+            if process.role == "scheduler":
+                yield from ((process, descriptor) for descriptor in self.procfs.fds(process.pid))
 
     def _holds(self, tie: _Tie) -> bool:
         pid = tie.process.pid

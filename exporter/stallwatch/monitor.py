@@ -24,6 +24,7 @@ from stallwatch.past import Past
 from stallwatch.release import Release, Released
 from stallwatch.roster import Roster
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapshot
+from stallwatch.tracks.memory import YOUNG_SECONDS
 from stallwatch.verdict import Verdict
 from stallwatch.watcher import Watcher
 from stallwatch.workers import Deadlines, Worker, WorkerState
@@ -149,6 +150,7 @@ class Monitor:
         self._watcher = Watcher(lambda name: self._config.limits_of(name))  # noqa: PLW0108 reloads replace the config
         self._changes = Changes(logger)
         self._recalled: Any = None
+        self._recalled_until = 0.0
         self._offset = 0.0
         self._lanes = Lanes()
         self._enlist()
@@ -175,11 +177,13 @@ class Monitor:
 
     def remember(self, now: float) -> Any:
         """Return what an exporter that is started again can go on with."""
-        return self._recalled or self._watcher.remember(now)
+        waits = self._recalled and now <= self._recalled_until
+        return self._recalled if waits else self._watcher.remember(now)
 
     def recall(self, remembered: Any) -> None:
         """Go on with what an exporter before this one remembered, once it is seen which servers are still there."""
         self._recalled = remembered
+        self._recalled_until = self._clock().monotonic + YOUNG_SECONDS  # nobody could use it any more after that
 
     async def run(self) -> None:
         """Tick until cancelled."""

@@ -45,7 +45,6 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return (*self.gpu, *self.process, *self.log, *self.socket, *self.kernel, *self.health, *self.engine)
 
 
-LONGEST_LINE = 16 << 20
 BEGIN = b'{"moment":'
 
 _encoder = msgspec.json.Encoder()
@@ -116,7 +115,9 @@ class Recorder:
 def _end_of_lines(handle: int) -> int:
     """Return where the whole lines end; only a line of ours that was cut short comes after."""
     end = os.fstat(handle).st_size
-    last = os.pread(handle, LONGEST_LINE, max(0, end - LONGEST_LINE)) if end else b""
+    if not end or os.pread(handle, 1, end - 1) == b"\n":
+        return end
+    last = os.pread(handle, LONGEST_LINE, max(0, end - LONGEST_LINE))
     rest = last[last.rfind(b"\n") + 1 :]
     return end - len(rest) if BEGIN.startswith(rest[: len(BEGIN)]) else end
 

@@ -39,7 +39,7 @@ class WebConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     telemetry_path: TelemetryPath = "/metrics"
     """Path of the metrics."""
     enable_lifecycle: bool = False
-    """Allow `POST /-/reload` and `POST /-/gpu/release?for=5m`. Restart."""
+    """Allow `POST /-/reload` and `POST /-/gpu/release?for=5m`."""
     config_file: FileName | None = None
     """File with TLS, client certificates, passwords, headers and a rate limit, in the format of the Prometheus exporter
     toolkit; read again when it or a certificate changes, but another file counts only after a restart."""
@@ -129,7 +129,7 @@ class PathConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     procfs: FileName = "/proc"
     """Where the node's `/proc` is mounted."""
     kmsg: FileName = "/dev/kmsg"
-    """Where the kernel log is read. Restart."""
+    """Where the kernel log is read."""
 
 
 class StateConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

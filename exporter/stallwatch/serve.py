@@ -143,7 +143,7 @@ async def exporting(
         monitor.watch(lambda _view: notifier.alive())
         trends = Trends()
         monitor.watch(trends.take)
-        _keep(stack, config, monitor)
+        await _keep(stack, config, monitor)
         page = StatusPage(lambda: monitor.view, trends, config.web.telemetry_path)
         orders = Orders(reloads.request, monitor.release_gpu)
         app = application(config.web, exposition, lambda: monitor.view, orders, page, gate=gate)
@@ -169,10 +169,10 @@ def _web_reloader(config: Config, gate: Gate) -> Reloader[Policy] | None:
     return reloader
 
 
-def _keep(stack: AsyncExitStack, config: Config, monitor: Monitor) -> None:
+async def _keep(stack: AsyncExitStack, config: Config, monitor: Monitor) -> None:
     """Recall what an exporter before this one remembered, and keep it for one after it."""
     keeper = Keeper(_kept_in(config))
-    monitor.recall(keeper.load())
+    monitor.recall(await keeper.loaded())
     monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
     stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, monitor.remember))
 

@@ -74,6 +74,10 @@ Duration = Annotated[
         gt=0, le=LONGEST, description="a duration above 0 such as 500ms, 15s or 1h30m", extra={"parse": parse_duration}
     ),
 ]
+# A snapshot is old after 30 s for the page and after 90 s for the rules, and each look costs some milliseconds.
+LookInterval = Annotated[
+    float, Meta(ge=0.05, le=20, description="a duration from 50ms to 20s", extra={"parse": parse_duration})
+]
 ProbeTimeout = Annotated[
     float, Meta(ge=1, le=LONGEST, description="a duration of at least 1s", extra={"parse": parse_duration})
 ]

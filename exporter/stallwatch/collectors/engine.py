@@ -108,7 +108,7 @@ class EngineCollector:
         if absence := http_probe.absence(NAME, server):
             failures = (absence,)
         else:
-            headers, failures = self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
+            headers, failures = await self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
             try:
                 page, dropped = await self._page(server, settings, {"Accept": ACCEPT, **headers})
             except (_UnreadError, NotMadeError) as error:

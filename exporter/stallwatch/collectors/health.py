@@ -145,7 +145,7 @@ class HealthCollector:
         """Probe the paths one after another, since parallel requests can make a dead detokenizer look alive."""
         if absence := http_probe.absence(NAME, server):
             return None, (absence,)
-        headers, failures = self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
+        headers, failures = await self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
         probes: list[Probe] = []
         try:
             for path in settings.paths:
