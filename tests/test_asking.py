@@ -12,7 +12,6 @@ from doors import opened, policy, tls
 from stallwatch.asking import RefusedError, asked
 from stallwatch.cli import main
 from stallwatch.config import ConfigError
-from stallwatch.terminal.servers import lines
 
 STATUS = {"time": 0.0, "servers": []}
 BODY = json.dumps(STATUS).encode()
@@ -86,7 +85,10 @@ async def test_an_exporter_that_speaks_tls_is_asked_on_this_node():
             await asyncio.to_thread(asked, f"https://127.0.0.1:{door.port}")
 
 
-def test_a_refusal_is_told():
-    """It is not said that nobody answers when somebody does, but not to us."""
-    text = lines({**STATUS, "looked_for": 10.0}, [], " to us (HTTP 401)")
-    assert text[1].text.startswith("  No exporter answers to us (HTTP 401); this is a look of 10 s")
+async def test_a_refusal_is_told(capsys):
+    """An exporter that wants a password is there: what it says is not guessed by a look of seconds."""
+    async with servers.serving(servers.status("401 Unauthorized")) as port:
+        url = f"http://127.0.0.1:{port}"
+        assert await asyncio.to_thread(main, ["check", "--url", url]) == 3
+    told = f"stallwatch: the exporter at {url} does not tell us: HTTP 401 (--look looks itself)\n"
+    assert capsys.readouterr() == ("", told)

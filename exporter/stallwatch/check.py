@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch.asking import RefusedError, asked
-from stallwatch.config import Config
+from stallwatch.config import Config, ConfigError
 from stallwatch.terminal.layout import printed, width_of
 from stallwatch.terminal.servers import lines
+from stallwatch.values import USUAL_URL
 
 WELL = frozenset({"idle", "busy", "starting", "stopping"})
 DOUBTFUL = frozenset({"slow", "suspect"})
@@ -21,7 +22,8 @@ HUNG = frozenset({"stalled", "dead"})
 def check(  # noqa: PLR0913 one argument per flag
     config: Config,
     *,
-    url: str,
+    url: str | None = None,
+    look: bool = False,
     server: str = "",
     as_json: bool = False,
     seconds: float = 10.0,
@@ -29,22 +31,32 @@ def check(  # noqa: PLR0913 one argument per flag
 ) -> int:
     """Print how the servers are and return the exit code: 0 well, 1 doubtful, 2 hung or dead, 3 unknown or none.
 
-    With a file to record into it looks itself even where an exporter answers.
+    The exporter is asked, at its usual place or at a URL. Where none answers at the usual place, with `look`, or with a
+    file to record into, it looks itself. Raises ConfigError where the exporter that is meant cannot be asked: a look
+    of seconds must not pass for its answer.
     """
-    status, refusal = None, ""
-    if record is None:
-        try:
-            status = asked(url)
-        except RefusedError as error:
-            refusal = f" to us ({error})"
+    status = None if look or record else told(url)
     if status is None:
         status = asyncio.run(looked(config, seconds, record)) | {"looked_for": seconds}
     servers = [entry for entry in status["servers"] if server in {"", entry["server"]}]
     if as_json:
         sys.stdout.write(f"{json.dumps({**status, 'servers': servers})}\n")
     else:
-        sys.stdout.write(printed(lines(status, servers, refusal, width_of(sys.stdout)), sys.stdout))
+        sys.stdout.write(printed(lines(status, servers, width_of(sys.stdout)), sys.stdout))
     return exit_code(servers)
+
+
+def told(url: str | None) -> dict[str, Any] | None:
+    """Return what the exporter says, None where none answers at its usual place."""
+    try:
+        status = asked(url or USUAL_URL)
+    except RefusedError as error:
+        raise ConfigError(
+            f"the exporter at {url or USUAL_URL} does not tell us: {error} (--look looks itself)"
+        ) from error
+    if status is None and url:
+        raise ConfigError(f"no exporter answers at {url} (--look looks itself, at this node)")
+    return status
 
 
 async def looked(config: Config, seconds: float, record: Path | None = None) -> dict[str, Any]:

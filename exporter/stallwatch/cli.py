@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from stallwatch import __version__
 from stallwatch.config import Config
 from stallwatch.settings.sources import ConfigError, add_flags, file_of, load
-from stallwatch.values import parse_duration
+from stallwatch.values import USUAL_URL, parse_duration
 
 DESCRIPTION = "Tells an LLM inference server that has silently hung from one that is idle, slow or still starting."
 
@@ -29,12 +29,14 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 2 means that what was typed or configured is wrong."""
     arguments = vars(_parser().parse_args(argv))
-    command = arguments.pop("command") or "serve"
+    if (command := arguments.pop("command")) is None:
+        _parser().print_help()
+        return 2
     return _COMMANDS[command](arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="stallwatch", description=DESCRIPTION, epilog="Without a command it serves.")
+    parser = _Parser(prog="stallwatch", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"stallwatch {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     serve = commands.add_parser(
@@ -59,7 +61,8 @@ def _parser() -> argparse.ArgumentParser:
         "--for", dest="seconds", type=_seconds, default=10.0, metavar="DURATION", help="how long to look (10s)"
     )
     check.add_argument("--record", type=Path, metavar="FILE", help="look itself, and append what is seen (for replay)")
-    check.add_argument("--url", default="http://127.0.0.1:19847", help="the exporter to ask (default: %(default)s)")
+    check.add_argument("--url", help=f"the exporter to ask (default: {USUAL_URL}, and a look where none answers)")
+    check.add_argument("--look", action="store_true", help="look itself, and ask no exporter")
     add_flags(check)
     replay = commands.add_parser(
         "replay",
@@ -88,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     gpu.add_argument("order", choices=["release"], help="what to do")
     gpu.add_argument("--for", dest="duration", default="5m", metavar="DURATION", help="how long (default: %(default)s)")
-    gpu.add_argument("--url", default="http://127.0.0.1:19847", help="the exporter to tell (default: %(default)s)")
+    gpu.add_argument("--url", default=USUAL_URL, help="the exporter to tell (default: %(default)s)")
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")
     demo.add_argument(
         "--port", type=int, default=19847, help="port of the exporter that watches (default: %(default)s)"
@@ -133,7 +136,7 @@ def _check_files(config: Config) -> None:
 def _check(arguments: dict[str, Any]) -> int:
     from stallwatch.check import check  # noqa: PLC0415 each command loads what it needs
 
-    own = {key: arguments.pop(key) for key in ("server", "as_json", "seconds", "url", "record")}
+    own = {key: arguments.pop(key) for key in ("server", "as_json", "seconds", "url", "look", "record")}
     try:
         return check(load(arguments, os.environ), **own)
     except ConfigError as error:

@@ -10,6 +10,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+USUAL_URL = "http://127.0.0.1:19847"
+"""Where the exporter of this node listens unless it is told otherwise."""
+
 LONGEST = 31_536_000.0  # a year: timers of the event loop overflow far above
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _DURATION = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+(?:\.[0-9]+)?){unit}(?![a-z]))?" for unit in UNITS))

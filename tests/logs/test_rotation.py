@@ -236,3 +236,23 @@ def test_descriptors_are_left_for_others(path, monkeypatch):
         else:
             with pytest.raises(OSError, match="Too many open files"):
                 rotation.open_log(Place(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_rotated"),
+    [
+        ("server.log.1", True),
+        ("server.log-20260101", True),
+        ("server.log.20260101-120000", True),
+        ("server.log.old", True),
+        ("server.log_other", False),
+        ("server.log.other.1", False),
+        ("server.log2.log", False),
+        ("server.log.1.gz", False),
+    ],
+)
+def test_only_what_rotation_names_so_was_this_log(tmp_path, name, is_rotated):
+    """The log of another server may begin with the same name; its lines are not this one's."""
+    (tmp_path / "server.log").touch()
+    (tmp_path / name).touch()
+    assert list(Place(str(tmp_path / "server.log")).siblings()) == [name] * is_rotated

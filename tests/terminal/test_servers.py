@@ -135,7 +135,7 @@ def test_a_short_look_says_what_it_cannot_know_right_under_the_status():
     """So that nobody takes it for more than it is."""
     text = read(entry("starting"), looked_for=10.0)
     assert text[0] == "vllm:8000: STARTING for 12 min"
-    assert text[1].startswith("  No exporter answers; this is a look of 10 s, which cannot know what came before")
+    assert text[1].startswith("  No exporter was asked; this is a look of 10 s, which cannot know what came before")
 
 
 def test_the_worst_server_comes_first():

@@ -6,6 +6,7 @@ any. A path that is configured leads wherever it does for the exporter, as those
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ MOST_SIBLINGS = 4096
 _MOST_ENTRIES = 100_000
 
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
+_ROTATED = re.compile(r"[._-](\d[\w.:+-]*|old|bak|backup|prev|previous)")
+"""What rotation puts behind a name: a number, a date, a word. Another server's log may begin with the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,15 @@ class Place:
         return inside.held(self.root, self.path.removeprefix(self.root), links=not self.root)
 
     def siblings(self) -> dict[str, os.stat_result]:
-        """Return the files of its folder whose names begin with its own, by name; empty where they cannot be seen."""
+        """Return the files of its folder that are named as it is once rotated; empty where they cannot be seen."""
         found: dict[str, os.stat_result] = {}
         if self.root == self.path:
             return found
         with suppress(OSError), self._folder() as (folder, name), os.scandir(folder) as entries:
             alike = (
-                entry for entry in islice(entries, _MOST_ENTRIES) if entry.name.startswith(name) and entry.name != name
+                entry
+                for entry in islice(entries, _MOST_ENTRIES)
+                if entry.name.startswith(name) and _ROTATED.fullmatch(entry.name, len(name))
             )
             for entry in islice(alike, MOST_SIBLINGS):
                 if not entry.name.endswith(_COMPRESSED):

@@ -21,18 +21,16 @@ SHORT_LOOK = (
 )
 
 
-def lines(
-    status: Mapping[str, Any], servers: list[dict[str, Any]], refusal: str = "", width: int = WIDEST
-) -> list[Line]:
+def lines(status: Mapping[str, Any], servers: list[dict[str, Any]], width: int = WIDEST) -> list[Line]:
     """Return what a person reads, first of all one line on the worst server, as monitoring plugins are read.
 
-    `refusal` says how an exporter answered that tells us nothing. What a server names is shown as letters only.
+    What a server names is shown as letters only.
     """
     answer = msgspec.convert({**status, "servers": servers}, Answer)
     entries = sorted(answer.servers, key=lambda entry: _urgency(entry.verdict))
     blocks = [(_head(entry, answer.time, width), _rest(answer, entry, width)) for entry in entries]
     (head, rest), *others = blocks or [_nobody(answer, width)]
-    notes = [line for text in _notes(answer, refusal) for line in wrapped(text, width, style="quiet")]
+    notes = [line for text in _notes(answer) for line in wrapped(text, width, style="quiet")]
     return [*head, *notes, *rest, *(line for head, rest in others for line in [Line(""), *head, *rest])]
 
 
@@ -46,9 +44,9 @@ def _nobody(answer: Answer, width: int) -> tuple[list[Line], list[Line]]:
     return [Line("No inference server is seen on this node.")], [line for one in unseen for line in wrapped(one, width)]
 
 
-def _notes(answer: Answer, refusal: str) -> Iterable[str]:
+def _notes(answer: Answer) -> Iterable[str]:
     if answer.looked_for is not None:
-        yield f"No exporter answers{refusal}; this is a look of {answer.looked_for:g} s, {SHORT_LOOK}"
+        yield f"No exporter was asked; this is a look of {answer.looked_for:g} s, {SHORT_LOOK}"
     if answer.gpu_released_until is not None:
         left = duration(answer.gpu_released_until - answer.time)
         yield f"The GPUs are released for {left} more, and are not read."
