@@ -440,11 +440,30 @@ async def test_a_discovery_that_fails_at_the_start_tells_of_no_end(watch):
     assert (await after.ticks(6)).pasts[NAME].ending.gone_since is None
 
 
-async def test_what_can_never_be_recalled_does_not_keep_newer_memories_out(watch):
-    """A process that hangs and is nobody's hides who is there, which must not cost the memory of the next restart."""
-    _, after = await restarted(watch)
+async def test_a_process_that_hangs_hides_nobody_but_itself(watch):
+    """A hang does not look young after a restart of the exporter because some process of the node hangs too."""
+    before, after = await restarted(watch)
     reading = after.host.answers["discovery"]
     after.host.answers["discovery"] = (reading, (Failure("discovery", "quarantined", "pid 77"),))
+    past = (await after.ticks(3)).pasts[NAME]
+    assert past.moved["compile"] == before.monitor.view.pasts[NAME].moved["compile"] < after.clock.now - 2
+    assert past.ending.gone_since is None
+
+
+async def test_whoever_a_process_that_hangs_may_hide_is_not_told_of_as_gone(watch):
+    """A server that was there before the restart and of which nothing is seen now may be what hangs."""
+    _, after = await restarted(watch)
+    after.show()
+    reading = after.host.answers["discovery"]
+    after.host.answers["discovery"] = (reading, (Failure("discovery", "quarantined", "pid 77"),))
+    assert (await after.ticks(3)).pasts == {}
+
+
+async def test_what_can_never_be_recalled_does_not_keep_newer_memories_out(watch):
+    """Where it cannot be seen who is there, that must not cost the memory of the next restart."""
+    _, after = await restarted(watch)
+    reading = after.host.answers["discovery"]
+    after.host.answers["discovery"] = (reading, (Failure("discovery", "processes_hidden", "/proc"),))
     await after.ticks(3)
     at = kept(after)["at"]
     after.clock.now += YOUNG_SECONDS

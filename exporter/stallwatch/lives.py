@@ -34,6 +34,9 @@ class _Row:
     unready: bool = False  # it was once known not to be ready
 
 
+Identity = tuple[int, int]  # pid and start in ticks
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What is told of a server: was it ready at the look before, and does its log say that it ends (None: no log)?"""
@@ -52,12 +55,17 @@ class Lives:
         """Return what an exporter that is started again can go on with, as plain values for a file."""
         return msgspec.to_builtins(list(self._rows.values()))
 
-    def recall(self, remembered: Any) -> tuple[Server, ...]:
-        """Go on with what was remembered, and return these servers; those not seen at the next look have gone."""
+    def recall(self, remembered: Any, among: frozenset[Identity] | None = None) -> tuple[Server, ...]:
+        """Go on with what was remembered, and return these servers; those not seen at the next look have gone.
+
+        Where not all processes can be seen, `among` are those that are, and servers of which none is among them are
+        forgotten: nobody knows whether they have gone.
+        """
         try:
-            self._rows = {row.server.name: row for row in msgspec.convert(remembered, list[_Row])}
+            rows = msgspec.convert(remembered, list[_Row])
         except msgspec.ValidationError:
             return ()
+        self._rows = {row.server.name: row for row in rows if among is None or _one_of(row.server, among)}
         return tuple(row.server for row in self._rows.values())
 
     def look(
@@ -139,3 +147,7 @@ def _ending(row: _Row, now: float) -> Ending:
     lately = [start for start in row.unready_starts if now - start < LOOP_SECONDS]
     looping = row.unready and not row.ready and len(lately) >= LOOP_LIVES
     return Ending(row.gone_since, row.orderly, None, row.restarts, looping)
+
+
+def _one_of(server: Server, among: frozenset[Identity]) -> bool:
+    return any((process.pid, process.start_ticks) in among for process in server.processes)

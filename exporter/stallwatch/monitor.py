@@ -288,13 +288,20 @@ class Monitor:
             if error := lane.harvest(now):
                 self._mending.stuck(error.stuck_in)
         found, failures = self._outcome(discovery.NAME)
-        if self._recalled and found and all(failure.server for failure in failures):
-            self._roster.recall(self._watcher.recall(self._recalled, now))
-            self._recalled = None
+        if self._recalled and isinstance(found, discovery.DiscoveryReading):
+            self._recall(found, [failure.reason for failure in failures if not failure.server])
         # A look that fails does not make servers vanish: their own signals tell when they are gone.
         if isinstance(found, discovery.DiscoveryReading) and found.servers is not self._found:
             self._found = found.servers
             self._enlist()
+
+    def _recall(self, found: discovery.DiscoveryReading, unseen: Collection[str]) -> None:
+        """Go on with what was remembered once it is seen who is there; a process that hangs hides nobody but itself."""
+        if set(unseen) <= {"quarantined"}:
+            ids = frozenset((one.pid, one.start_ticks) for server in found.servers for one in server.processes)
+            known = self._watcher.recall(self._recalled, self._clock().monotonic, ids if unseen else None)
+            self._roster.recall(known)
+            self._recalled = None
 
     def _mend(self) -> None:
         self._mending.try_again()

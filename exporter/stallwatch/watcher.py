@@ -7,7 +7,7 @@ from typing import Any
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.history import History
-from stallwatch.lives import Lives, Told
+from stallwatch.lives import Identity, Lives, Told
 from stallwatch.past import Past
 from stallwatch.placement import Placement
 from stallwatch.sections import Limits
@@ -58,14 +58,14 @@ class Watcher:
         """Return what an exporter that is started again can go on with, as plain values for a file."""
         return {**self._history.remember(now), "servers": self._lives.remember()}
 
-    def recall(self, remembered: Any, now: float) -> tuple[Server, ...]:
+    def recall(self, remembered: Any, now: float, among: frozenset[Identity] | None = None) -> tuple[Server, ...]:
         """Go on with what an exporter before this one remembered, and return the servers that it knew.
 
         What is no such thing, or old, changes nothing. To be called once it is seen which servers there are: those that
-        are remembered and not seen are taken to have gone.
+        are remembered and not seen are taken to have gone, unless only the processes `among` these can be seen.
         """
         usable = self._history.recall(remembered, now)
-        return self._lives.recall(remembered.get("servers", [])) if usable else ()
+        return self._lives.recall(remembered.get("servers", []), among) if usable else ()
 
     def _told(self, seen: Snapshot) -> dict[str, Told]:
         reading = seen.get(LogReading)
