@@ -28,6 +28,7 @@ from stallwatch.snapshot import Launch, Server
 from stallwatch.workers import Deadlines, Worker, WorkerError
 
 SCRAPES = 200
+TURNS = 3
 # Where the driver would wait for its lock, the stand-in writes to a disk that is frozen.
 WAITS_IN_KERNEL = """
 #include <fcntl.h>
@@ -82,13 +83,17 @@ async def told_of(exporter, what):
 async def holds(node, fault, *signals):
     """Assert what is promised while something hangs: scrapes at once, these signals fresh, a quick end.
 
-    Who waited for what hangs would wait for a second at least, the shortest of the deadlines. That a scrape takes
-    longer than 50 ms now and then shows a busy machine.
+    Who waited for what hangs would do so each time, and for a second at least, the shortest of the deadlines. On a busy
+    machine more than one in a hundred may be late for once, so there are three turns.
     """
-    seen, took = await timed(node.exporter)
-    print(f"{fault}: p50 {took[SCRAPES // 2] * 1000:.1f} ms, p99 {took[SCRAPES * 99 // 100] * 1000:.1f} ms")
-    assert took[SCRAPES // 2] < 0.05
-    assert took[-1] < 0.9
+    for turn in range(TURNS):
+        seen, took = await timed(node.exporter)
+        slowest = took[SCRAPES * 99 // 100]
+        print(f"{fault}, turn {turn}: p50 {took[SCRAPES // 2] * 1000:.1f} ms, p99 {slowest * 1000:.1f} ms")
+        assert took[-1] < 0.9
+        if slowest < 0.05:
+            break
+    assert slowest < 0.05
     assert fresh(seen)
     missing = {name for name in signals if not any(node.sees(scrape, name) for scrape in seen[-20:])}
     assert missing == set()
