@@ -144,7 +144,7 @@ async def looked(*prefix, flags=()):
         f"STALLWATCH_{key}": value for key, value in QUICK.items()
     }
     done = await asyncio.to_thread(
-        subprocess.run, [*command, "--url=http://127.0.0.1:1"], capture_output=True, text=True, env=environ, check=False
+        subprocess.run, [*command, "--look"], capture_output=True, text=True, env=environ, check=False
     )
     assert done.stderr == ""
     return json.loads(done.stdout)
