@@ -12,7 +12,7 @@ from stallwatch.sections import WebConfig
 from stallwatch.simulation.scenario import load_scenario
 from stallwatch.simulation.shown import Shown, shown
 from stallwatch.status import StatusPage
-from stallwatch.web import application
+from stallwatch.web import Orders, application
 
 NODE = "gpu-node-7"
 AT = 41 * 60.0
@@ -49,7 +49,9 @@ async def served(night: Shown) -> tuple[web.AppRunner, str]:
     """Serve what is shown as the exporter does, and return where."""
     now = night.view.snapshot.moment.monotonic
     page = StatusPage(lambda: night.view, night.trends, name=NODE, clock=lambda: now)
-    runner = web.AppRunner(application(WebConfig(), Exposition(night.view), lambda: night.view, nothing, page))
+    runner = web.AppRunner(
+        application(WebConfig(), Exposition(night.view), lambda: night.view, Orders(nothing, nothing), page)
+    )
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -57,9 +59,8 @@ async def served(night: Shown) -> tuple[web.AppRunner, str]:
     return runner, f"http://{host}:{port}/"
 
 
-async def nothing() -> str | None:
-    """Reload nothing."""
-    return None
+async def nothing(*_: object) -> None:
+    """Obey no order."""
 
 
 async def take(address: str, target: Path, width: int, height: int, scheme: str) -> None:

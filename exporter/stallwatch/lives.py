@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from stallwatch.node.usage import Identity
 from stallwatch.past import Ending
 from stallwatch.snapshot import Server
 
@@ -32,9 +33,6 @@ class _Row:
     not_ready_seconds: float = 0.0
     seen: float = 0.0
     unready: bool = False  # it was once known not to be ready
-
-
-Identity = tuple[int, int]  # pid and start in ticks
 
 
 @dataclass(frozen=True, slots=True)

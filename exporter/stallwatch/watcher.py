@@ -7,7 +7,8 @@ from typing import Any
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.history import History
-from stallwatch.lives import Identity, Lives, Told
+from stallwatch.lives import Lives, Told
+from stallwatch.node.usage import Identity
 from stallwatch.past import Past
 from stallwatch.placement import Placement
 from stallwatch.sections import Limits

@@ -52,7 +52,7 @@ def application(  # noqa: PLR0913 one argument per part
     *,
     gate: Gate | None = None,
 ) -> web.Application:
-    """Return the aiohttp application; without a gate everybody is answered."""
+    """Return the aiohttp application; without a gate, which dresses all answers too, everybody is answered."""
 
     async def metrics(request: web.Request) -> web.Response:
         scrape = exposition.page(request.headers.get("Accept", ""))
@@ -78,7 +78,7 @@ def application(  # noqa: PLR0913 one argument per part
         error = await orders.reload()
         return web.Response(status=400, text=f"{error}\n") if error else web.Response(text="reloaded\n")
 
-    app = web.Application(middlewares=[*([gate.admit] if gate else []), _secured], client_max_size=64 * 1024)
+    app = web.Application(middlewares=[gate.admit if gate else _secured], client_max_size=64 * 1024)
     app.router.add_get(config.telemetry_path, metrics)
     _serve_page(app, page or StatusPage(view, Trends(), config.telemetry_path))
     app.router.add_get("/api/v1/status", status_json)

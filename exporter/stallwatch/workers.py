@@ -77,12 +77,16 @@ class Worker:
         self._endings: set[asyncio.Task[None]] = set()
         self._starts = 0
 
+    @property
+    def abandoned(self) -> int:
+        """Count those late ones that have not ended yet."""
+        return sum(child.late and child.alive for child in self._leaving)
+
     def state(self) -> WorkerState:
-        """Tell how this worker fares; abandoned are those late ones that have not ended yet."""
-        abandoned = sum(child.late and child.alive for child in self._leaving)
+        """Tell how this worker fares."""
         up = self._child is not None and self._child.alive
         expense = expense_of(self._child.process.pid) if self._child and up else None
-        return WorkerState(self.name, up, max(0, self._starts - 1), abandoned, expense)
+        return WorkerState(self.name, up, max(0, self._starts - 1), self.abandoned, expense)
 
     @property
     def pid(self) -> int | None:
@@ -106,7 +110,7 @@ class Worker:
         if self._child and not self._child.alive:
             self._abandon(self._child, late=False)
         if self._child is None:
-            if self.state().abandoned >= ABANDONED_LIMIT:
+            if self.abandoned >= ABANDONED_LIMIT:
                 raise WorkerError("backed_off", f"{ABANDONED_LIMIT} workers are stuck; the next starts when one ends")
             self._starts += 1
             try:
