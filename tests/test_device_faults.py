@@ -6,10 +6,10 @@ from exporter_process import Scrape
 from readings import BOOT, NAME, a_log, a_server, a_snapshot, gpus, health
 from stallwatch.collectors.kernel import KernelReading, Xid
 from stallwatch.exposition import Exposition
-from stallwatch.monitor import View
 from stallwatch.recording import line_of, read_recording
 from stallwatch.replay import play_recording
 from stallwatch.snapshot import Failure
+from stallwatch.view import View
 
 
 def a_look(now, *xids, born=0.0, gpu=True):

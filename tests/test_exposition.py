@@ -13,10 +13,10 @@ from stallwatch.collectors.engine import EngineRank, EngineReading
 from stallwatch.exposition import FORMATS, MOST_SERIES, Exposition, bounded, chosen, metric
 from stallwatch.history import History
 from stallwatch.lanes import LaneState
-from stallwatch.monitor import View
 from stallwatch.sections import Limits
 from stallwatch.snapshot import Failure, Family
 from stallwatch.verdict import judge
+from stallwatch.view import View
 from stallwatch.workers import WorkerState
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

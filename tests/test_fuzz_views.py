@@ -24,7 +24,6 @@ from stallwatch.exposition import Exposition
 from stallwatch.journal import Changes, setup
 from stallwatch.lanes import LaneState
 from stallwatch.logs.life import RankPhase
-from stallwatch.monitor import View
 from stallwatch.recording import line_of, read_recording
 from stallwatch.replay import play_recording
 from stallwatch.report import report
@@ -32,6 +31,7 @@ from stallwatch.snapshot import Failure
 from stallwatch.status import StatusPage
 from stallwatch.terminal.servers import lines
 from stallwatch.trends import Trends
+from stallwatch.view import View
 
 HOSTILE = (
     'x"} 1\nstallwatch_fake 1\n# EOF\n\\',

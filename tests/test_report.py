@@ -5,11 +5,11 @@ import json
 import pytest
 
 from readings import GIB, NAME, a_log, a_server, gpus, health, moment, processes
-from stallwatch.monitor import View
 from stallwatch.report import report
 from stallwatch.sections import Limits
 from stallwatch.snapshot import Failure, Place
 from stallwatch.verdict import SIGNATURES, VERDICTS
+from stallwatch.view import View
 from stallwatch.watcher import Watcher
 
 PROMISED = ("server", "engine", "verdict", "signature", "since", "reason", "missing")

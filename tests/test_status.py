@@ -10,12 +10,12 @@ from pasts import NOW, a_past, moment, probe, ranks, replica, serving
 from readings import a_server, a_snapshot, gpus
 from stallwatch import status
 from stallwatch.lanes import LaneState
-from stallwatch.monitor import View
 from stallwatch.pages.verdicts import SHAPES, WORST_FIRST
 from stallwatch.snapshot import Failure, Launch, Snapshot
 from stallwatch.status import StatusPage
 from stallwatch.trends import Trends
 from stallwatch.verdict import VERDICTS, Verdict
+from stallwatch.view import View
 from stallwatch.workers import WorkerState
 
 HOSTILE = """<script>alert("1")</script>' onload='x"""

@@ -9,10 +9,10 @@ from readings import NAME, a_log, a_server, a_snapshot, gpus, moment
 from stallwatch.collectors.engine import EngineRank, EngineReading
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.history import History
-from stallwatch.monitor import View
 from stallwatch.sections import Limits
 from stallwatch.snapshot import Snapshot
 from stallwatch.trends import POINT_SECONDS, POINTS, SIGNALS, Trends
+from stallwatch.view import View
 
 BEGIN = 10_000.0
 

@@ -10,9 +10,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from readings import a_server
 from stallwatch.exposition import Exposition
-from stallwatch.monitor import View
 from stallwatch.sections import WebConfig
 from stallwatch.snapshot import Failure, Moment, Snapshot
+from stallwatch.view import View
 from stallwatch.web import Orders, application
 from test_exposition import OPENMETRICS, a_view
 

@@ -12,6 +12,7 @@ from stallwatch.sections import (
     CollectorsConfig,
     DiscoveryConfig,
     EngineConfig,
+    EvidenceConfig,
     GpuConfig,
     HealthConfig,
     JournalConfig,
@@ -94,6 +95,7 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What discovery cannot know; see [servers](#servers). Only in the file."""
     path: PathConfig = PathConfig()
     state: StateConfig = StateConfig()
+    evidence: EvidenceConfig = EvidenceConfig()
     log: JournalConfig = JournalConfig()
     file: Path | None = None
 

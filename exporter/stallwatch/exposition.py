@@ -17,10 +17,11 @@ from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 
 from stallwatch import __version__
-from stallwatch.monitor import COLLECTORS, View
+from stallwatch.monitor import COLLECTORS
 from stallwatch.ownfamilies import own_families
 from stallwatch.serverfamilies import server_families
 from stallwatch.snapshot import Family
+from stallwatch.view import View
 
 logger = logging.getLogger("stallwatch.exposition")
 

@@ -8,26 +8,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from stallwatch import discovery
 from stallwatch.collectors import engine, gpu, health, kernel, log, process, socket
 from stallwatch.config import Config
-from stallwatch.expense import Expense, own_expense
+from stallwatch.expense import own_expense
 from stallwatch.gpus.nvml import SLOWLY
 from stallwatch.journal import Changes
-from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, decoder
+from stallwatch.lanes import Collect, Lanes, Outcome, Plan, decoder
 from stallwatch.mending import Mending
-from stallwatch.past import Past
 from stallwatch.release import Release, Released
 from stallwatch.roster import Roster
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapshot
 from stallwatch.tracks.memory import YOUNG_SECONDS
-from stallwatch.verdict import Verdict
+from stallwatch.view import View
 from stallwatch.watcher import Watcher
-from stallwatch.workers import Deadlines, Worker, WorkerState
+from stallwatch.workers import Deadlines, Worker
 
 logger = logging.getLogger("stallwatch.monitor")
 
@@ -100,20 +99,6 @@ class Direct(Protocol):
 
     async def close(self) -> None:
         """Close what is open."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """All that is published at one moment: the snapshot, what is known and judged of it, how the exporter fares."""
-
-    snapshot: Snapshot
-    pasts: Mapping[str, Past]
-    lanes: tuple[LaneState, ...]
-    workers: tuple[WorkerState, ...]
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    not_ready_seconds: Mapping[str, float] = field(default_factory=dict)
-    expense: Expense | None = None  # of this process
-    gpu_released_until: float | None = None  # monotonic
 
 
 def start_workers(config: Config, nvml: str = "pynvml") -> dict[str, Worker]:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from stallwatch.expense import Expense
 from stallwatch.lanes import LaneState
-from stallwatch.monitor import View
 from stallwatch.snapshot import Family, Moment
+from stallwatch.view import View
 
 
 def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | None = None) -> Iterable[Family]:

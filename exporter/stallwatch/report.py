@@ -7,11 +7,11 @@ from typing import Any
 from stallwatch.collectors.gpu import Gpu, GpuReading
 from stallwatch.collectors.health import Probe
 from stallwatch.collectors.process import ProcessReading, ProcessSample
-from stallwatch.monitor import View
 from stallwatch.pages.ranks import RankRow, rank_rows
 from stallwatch.past import Past, RankPast
 from stallwatch.snapshot import Moment, Place, Snapshot
 from stallwatch.verdict import Verdict
+from stallwatch.view import View
 
 
 def report(view: View) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from stallwatch.values import (
     Address,
+    ByteCount,
     Count,
     Duration,
     FileName,
@@ -139,6 +140,21 @@ class StateConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Keep in a small file what a restart of the exporter must not forget."""
     file: FileName | None = None
     """That file; without a name `/var/lib/stallwatch/memory.json`, or in systemd's `$STATE_DIRECTORY`."""
+
+
+class EvidenceConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept of an incident, and where."""
+
+    enabled: bool = True
+    """Keep evidence of each incident: what was to be seen when nothing had moved for `limits.evidence`."""
+    directory: FileName | None = None
+    """Where; without a name `/var/lib/stallwatch/evidence`, or in systemd's `$STATE_DIRECTORY`."""
+    stacks: bool = False
+    """Also dump the Python stack of every rank with py-spy, which must be installed beside the exporter."""
+    keep: Count = 20
+    """How many bundles are kept; the oldest goes first."""
+    max_bytes: ByteCount = 200 * 1024 * 1024
+    """How many bytes all of them may take."""
 
 
 class JournalConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,10 +20,10 @@ from stallwatch.gate.listener import Listener, ListenError
 from stallwatch.journal import LoopFaults, setup
 from stallwatch.keeping import Keeper, usual_file
 from stallwatch.monitor import Monitor, start_workers
-from stallwatch.notify import Notifier
 from stallwatch.release import USUAL_SECONDS
 from stallwatch.settings.reload import Reloader
 from stallwatch.status import StatusPage
+from stallwatch.systemd import Notifier
 from stallwatch.trends import Trends
 from stallwatch.web import SECURITY_HEADERS, Orders, application
 

@@ -11,11 +11,12 @@ from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import SocketReading
 from stallwatch.judging.serving import OWED
 from stallwatch.lives import LOOP_LIVES, LOOP_SECONDS
-from stallwatch.monitor import COLLECTORS, View
+from stallwatch.monitor import COLLECTORS
 from stallwatch.past import Past
 from stallwatch.snapshot import PHASES, Family, Server
 from stallwatch.tracks.limits import SIGNALS
 from stallwatch.verdict import SIGNATURES, VERDICTS
+from stallwatch.view import View
 
 INFO_LABELS = (
     "server",

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stallwatch import __version__
-from stallwatch.monitor import View
 from stallwatch.pages import cards, node, verdicts
 from stallwatch.pages.assets import Asset, Assets
 from stallwatch.pages.markup import Html, tag
@@ -15,6 +14,7 @@ from stallwatch.past import Past
 from stallwatch.snapshot import Moment, Server
 from stallwatch.trends import Trends
 from stallwatch.verdict import Verdict
+from stallwatch.view import View
 from stallwatch.wording import duration
 
 RELOAD_SECONDS = 10

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from stallwatch.collectors.engine import EngineReading
 from stallwatch.collectors.gpu import GpuReading
 from stallwatch.collectors.log import LogReading
-from stallwatch.monitor import View
 from stallwatch.past import Past
+from stallwatch.view import View
 
 POINT_SECONDS = 10.0
 POINTS = 180

@@ -89,6 +89,7 @@ ProbeInterval = Annotated[
 ]
 Port = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
 Count = Annotated[int, Meta(ge=1, le=65536, description="a whole number from 1")]
+ByteCount = Annotated[int, Meta(ge=1_000_000, le=2**50, description="a number of bytes from 1000000")]
 MostRequests = Annotated[int, Meta(ge=0, le=65536, description="a number of requests, 0 for any number")]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 2, description="the number of a user, 0 for root")]
 GpuIndex = Annotated[int, Meta(ge=0, le=65536, description="a GPU number from 0")]

@@ -8,13 +8,13 @@ from aiohttp import web
 
 from stallwatch.exposition import Exposition
 from stallwatch.gate.admission import Gate
-from stallwatch.monitor import View
 from stallwatch.pages.node import READY_WITHIN
 from stallwatch.release import USUAL_SECONDS, Released, seconds_of
 from stallwatch.report import report
 from stallwatch.sections import WebConfig
 from stallwatch.status import StatusPage
 from stallwatch.trends import Trends
+from stallwatch.view import View
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "

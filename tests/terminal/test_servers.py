@@ -2,11 +2,11 @@
 
 import pytest
 
-from stallwatch.monitor import View
 from stallwatch.replay import play
 from stallwatch.report import report
 from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.terminal.servers import lines
+from stallwatch.view import View
 
 NOW = 1_800_000_000.0
 GOLDEN = """\

@@ -6,7 +6,6 @@ from urllib.parse import quote
 
 from stallwatch import wording
 from stallwatch.collectors.gpu import Gpu, GpuReading
-from stallwatch.monitor import View
 from stallwatch.pages import probes, ranks, verdicts, words
 from stallwatch.pages.markup import Html, joined, named, tag
 from stallwatch.pages.sparklines import Mark, sparklines
@@ -14,6 +13,7 @@ from stallwatch.past import Past
 from stallwatch.snapshot import Failure, Moment
 from stallwatch.trends import HalfHour
 from stallwatch.verdict import Verdict
+from stallwatch.view import View
 
 ENGINES = {"sglang": "SGLang", "vllm": "vLLM"}
 FEW_SERVERS = 2

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stallwatch.monitor import View
 from stallwatch.pages import verdicts, words
 from stallwatch.pages.cards import anchor, failure_line
 from stallwatch.pages.markup import Html, joined, named, tag
+from stallwatch.view import View
 from stallwatch.wording import duration
 
 READY_WITHIN = 30.0

@@ -20,7 +20,6 @@ import msgspec
 
 from stallwatch.config import Config
 from stallwatch.journal import setup
-from stallwatch.monitor import View
 from stallwatch.past import Past
 from stallwatch.sections import DiscoveryConfig, GpuConfig, HealthConfig, Limits, StateConfig, WebConfig
 from stallwatch.serve import exporter
@@ -31,6 +30,7 @@ from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.simulation.telling import INDENT, say, write
 from stallwatch.snapshot import Server
 from stallwatch.status import sentence
+from stallwatch.view import View
 from stallwatch.wording import duration
 
 RANKS = tuple(f"sglang::scheduler_TP{rank}" for rank in range(8))

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.config import Config
-from stallwatch.monitor import View
 from stallwatch.sections import (
     DiscoveryConfig,
     EngineConfig,
@@ -26,6 +25,7 @@ from stallwatch.serve import exporter
 from stallwatch.simulation.live import LiveServer, gpu_state, live_servers, shortened
 from stallwatch.simulation.plot import Scenario
 from stallwatch.simulation.telling import say
+from stallwatch.view import View
 
 STEP = 0.5
 

@@ -13,9 +13,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from stallwatch.exposition import Exposition
-from stallwatch.monitor import View
 from stallwatch.replay import Look
 from stallwatch.simulation.plot import Scenario, WatcherEvent
+from stallwatch.view import View
 
 SCRAPE = 15.0
 FRESH = 5.0

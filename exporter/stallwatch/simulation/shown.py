@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from stallwatch.collectors import engine, gpu, health, log, process, socket
 from stallwatch.lanes import LaneState
-from stallwatch.monitor import View
 from stallwatch.replay import Look, play
 from stallwatch.simulation.plot import Scenario
 from stallwatch.trends import Trends
+from stallwatch.view import View
 
 COLLECTORS = (gpu.NAME, process.NAME, log.NAME, socket.NAME, health.NAME, engine.NAME)
 

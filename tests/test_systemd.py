@@ -12,10 +12,10 @@ import pytest
 
 from exporter_process import ExporterProcess
 from health_servers import serving, silent
-from stallwatch.notify import Notifier
 from stallwatch.serve import exporting
 from stallwatch.settings.sources import load
 from stallwatch.simulation.pager import free_port
+from stallwatch.systemd import Notifier
 
 QUICK = {"INTERVAL": "200ms", "DISCOVERY__INTERVAL": "200ms"}
 
@@ -53,7 +53,7 @@ class Manager:
 @pytest.fixture(params=["file", "abstract"])
 def manager(request, tmp_path):
     """Return a manager and the name of its socket in the environment."""
-    name = str(tmp_path / "notify") if request.param == "file" else f"@stallwatch-{os.getpid()}-{free_port()}"
+    name = str(tmp_path / "systemd") if request.param == "file" else f"@stallwatch-{os.getpid()}-{free_port()}"
     listening = Manager(name.replace("@", "\0"))
     yield listening, name
     listening.close()
@@ -171,8 +171,8 @@ def test_a_manager_that_is_gone_harms_nothing(tmp_path, caplog):
 def test_a_manager_that_does_not_listen_holds_nothing_up(tmp_path):
     """What it has no room for is not waited for."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
-        deaf.bind(str(tmp_path / "notify"))
-        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"})
+        deaf.bind(str(tmp_path / "systemd"))
+        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "systemd"), "WATCHDOG_USEC": "1000000"})
         begin = time.monotonic()
         for _ in range(2000):
             notifier.alive()

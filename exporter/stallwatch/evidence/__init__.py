@@ -1,0 +1,1 @@
+"""What is kept of an incident, when, where, and what does it tell?"""
