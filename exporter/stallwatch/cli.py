@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument("order", choices=["release"], help="what to do")
     gpu.add_argument("--for", dest="duration", default="5m", metavar="DURATION", help="how long (default: %(default)s)")
     gpu.add_argument("--url", default=USUAL_URL, help="the exporter to tell (default: %(default)s)")
+    _add_evidence(commands)
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")
     demo.add_argument(
         "--port", type=int, default=19847, help="port of the exporter that watches (default: %(default)s)"
@@ -109,6 +110,46 @@ def _parser() -> argparse.ArgumentParser:
     bundle.add_argument("directory", type=Path, metavar="DIR", help="where to; it is made where it is missing")
     bundle.add_argument("--force", action="store_true", help="overwrite files that differ")
     return parser
+
+
+def _add_evidence(commands: Any) -> None:
+    parser = commands.add_parser(
+        "evidence",
+        help="read what was kept of incidents",
+        description="Of each incident the exporter keeps a bundle: what was to be seen when nothing had moved for 3 min.",
+    )
+    orders = parser.add_subparsers(dest="order", metavar="ORDER", title="orders", required=True)
+    listing = orders.add_parser("list", help="list the bundles", description="Lists the bundles, oldest first.")
+    listing.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    show = orders.add_parser("show", help="say what a bundle tells", description="Says what a bundle tells.")
+    pack = orders.add_parser(
+        "pack",
+        help="make one file of a bundle, for a bug report",
+        description="Writes a bundle to one .tar.gz, redacted once more, with the sums of its files.",
+    )
+    pack.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: BUNDLE.tar.gz, here)")
+    for order in (show, pack):
+        order.add_argument(
+            "bundle", nargs="?", default="", metavar="BUNDLE", help="its name, its path, or a server: its latest (of all)"
+        )
+    for order in (listing, show, pack):
+        add_flags(order)
+
+
+def _evidence(arguments: dict[str, Any]) -> int:
+    from stallwatch.evidence import commands  # noqa: PLC0415 each command loads what it needs
+
+    order, as_json, bundle, output = (arguments.pop(key, None) for key in ("order", "as_json", "bundle", "output"))
+    try:
+        directory = commands.directory_of(load(arguments, os.environ))
+        if order == "list":
+            return commands.list_bundles(directory, as_json=bool(as_json))
+        if order == "show":
+            return commands.show(directory, bundle or "")
+        return commands.pack_bundle(directory, bundle or "", output)
+    except ConfigError as error:
+        print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
+        return 2
 
 
 def _serve(arguments: dict[str, object]) -> int:
@@ -180,4 +221,12 @@ def _bundle(arguments: dict[str, Any]) -> int:
     return bundle(**arguments)
 
 
-_COMMANDS = {"serve": _serve, "check": _check, "replay": _replay, "gpu": _gpu, "demo": _demo, "bundle": _bundle}
+_COMMANDS = {
+    "serve": _serve,
+    "check": _check,
+    "replay": _replay,
+    "evidence": _evidence,
+    "gpu": _gpu,
+    "demo": _demo,
+    "bundle": _bundle,
+}

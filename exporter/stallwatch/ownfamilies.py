@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 
 from stallwatch.expense import Expense
 from stallwatch.lanes import LaneState
+from stallwatch.monitor import ON_DEMAND
 from stallwatch.snapshot import Family, Moment
-from stallwatch.view import View
+from stallwatch.view import Kept, View
 
 
 def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | None = None) -> Iterable[Family]:
@@ -20,6 +21,8 @@ def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | Non
     text = "Until when the GPUs are released and not read; absent while they are not."
     until = () if view.gpu_released_until is None else (((), round(moment.unix_of(view.gpu_released_until), 3)),)
     yield Family("stallwatch_gpu_released_until_timestamp_seconds", text, "gauge", (), until)
+    if view.kept:
+        yield from _evidence(view.kept)
     text = "0 when the configuration that is there cannot be used, and the one before is."
     yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
     if view.expense:
@@ -55,6 +58,21 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
     yield Family("stallwatch_collector_failures_total", text, "counter", ("collector", "reason"), failures)
 
 
+def _evidence(kept: Kept) -> Iterable[Family]:
+    text = "Bundles of evidence that are kept."
+    yield Family("stallwatch_evidence_bundles", text, "gauge", (), (((), float(kept.bundles)),))
+    latest = sorted(kept.latest.values(), key=lambda bundle: bundle.server)
+    text = "When evidence of this server was gathered last."
+    times = tuple(((bundle.server,), round(bundle.at, 3)) for bundle in latest)
+    yield Family("stallwatch_evidence_last_timestamp_seconds", text, "gauge", ("server",), times)
+    text = "1 for the latest bundle of each server: its name is what `stallwatch evidence show` takes."
+    names = tuple(((bundle.server, bundle.name), 1.0) for bundle in latest)
+    yield Family("stallwatch_evidence_info", text, "gauge", ("server", "bundle"), names)
+    text = "Evidence that could not be kept, and sources that gave none of it, by source; `write` where no bundle was made."
+    failures = tuple(((source,), float(count)) for source, count in sorted(kept.failures.items()))
+    yield Family("stallwatch_evidence_failures_total", text, "counter", ("source",), failures)
+
+
 def _dropped(lanes: Iterable[LaneState], series: Mapping[str, int]) -> Family:
     counts = Counter(series)
     for lane in lanes:
@@ -65,7 +83,7 @@ def _dropped(lanes: Iterable[LaneState], series: Mapping[str, int]) -> Family:
 
 
 def _workers(view: View) -> Iterable[Family]:
-    standing = [worker for worker in view.workers if worker.name != "trial"]
+    standing = [worker for worker in view.workers if worker.name not in ON_DEMAND]
     up = tuple(((worker.name,), float(worker.up)) for worker in standing)
     yield Family("stallwatch_worker_up", "1 when the worker process lives.", "gauge", ("worker",), up)
     restarts = tuple(((worker.name,), float(worker.restarts)) for worker in standing)

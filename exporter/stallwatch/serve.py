@@ -14,7 +14,10 @@ from typing import Any, NoReturn
 
 from stallwatch import __version__
 from stallwatch.config import Config, ConfigError
+from stallwatch.evidence.gathering import Gatherer
+from stallwatch.evidence.keeper import EvidenceKeeper
 from stallwatch.exposition import Exposition
+from stallwatch.flight import FlightRecorder
 from stallwatch.gate.admission import Gate, Policy, PolicyLoader
 from stallwatch.gate.listener import Listener, ListenError
 from stallwatch.journal import LoopFaults, setup
@@ -25,6 +28,7 @@ from stallwatch.settings.reload import Reloader
 from stallwatch.status import StatusPage
 from stallwatch.systemd import Notifier
 from stallwatch.trends import Trends
+from stallwatch.view import View
 from stallwatch.web import SECURITY_HEADERS, Orders, application
 
 logger = logging.getLogger("stallwatch")
@@ -144,6 +148,7 @@ async def exporting(
         trends = Trends()
         monitor.watch(trends.take)
         await _keep(stack, config, monitor)
+        await _keep_evidence(stack, monitor)
         page = StatusPage(lambda: monitor.view, trends, config.web.telemetry_path)
         orders = Orders(reloads.request, monitor.release_gpu)
         app = application(config.web, exposition, lambda: monitor.view, orders, page, gate=gate)
@@ -175,6 +180,22 @@ async def _keep(stack: AsyncExitStack, config: Config, monitor: Monitor) -> None
     monitor.recall(await keeper.loaded())
     monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
     stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, monitor.remember))
+
+
+async def _keep_evidence(stack: AsyncExitStack, monitor: Monitor) -> None:
+    """Record the last half hour, and gather evidence of each incident."""
+
+    def record(view: View) -> None:
+        if monitor.config.evidence.enabled:
+            recorder.take(view.snapshot, monitor.remember)
+
+    recorder = FlightRecorder()
+    keeper = EvidenceKeeper(lambda: monitor.config.evidence, Gatherer(monitor).gather, recorder.dump)
+    await keeper.load()
+    monitor.kept = keeper.kept
+    monitor.watch(record)
+    monitor.watch(keeper.take)
+    stack.push_async_callback(keeper.close)
 
 
 def _kept_in(config: Config) -> Path | None:

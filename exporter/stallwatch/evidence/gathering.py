@@ -1,0 +1,79 @@
+"""What is gathered of a server that stands still? Read `SOURCES`: each in its own time, each free to fail alone.
+
+The sources of the `evidence` worker are read one after another by a child that is spawned for it and ends afterwards;
+those of the `gpu` worker by the one that uses the driver anyway.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from stallwatch.redaction import told
+from stallwatch.snapshot import Failure, Reading, Server
+from stallwatch.sources import descriptors, environment, gpus, kernel, lines, threads
+from stallwatch.workers import WorkerError
+
+LONGEST_SECONDS = 20.0
+"""How long one source may take in all: the deadline of its worker, and its start."""
+
+Outcome = tuple[Reading | None, tuple[Failure, ...]]
+Ask = Callable[[str, str, type[Reading], list[dict[str, Any]]], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One source that a worker reads: its name is also that of its file."""
+
+    name: str
+    worker: str
+    reading: type[Reading]
+    target: Callable[[Server], dict[str, Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one source gave, and in how many seconds."""
+
+    source: str
+    reading: Reading | None
+    failures: tuple[Failure, ...]
+    seconds: float
+
+
+SOURCES = (
+    Source(threads.NAME, "evidence", threads.ThreadsReading, threads.target),
+    Source(gpus.NAME, "gpu", gpus.GpuStateReading, gpus.target),
+    Source(descriptors.NAME, "evidence", descriptors.DescriptorsReading, descriptors.target),
+    Source(lines.NAME, "evidence", lines.LinesReading, lines.target),
+    Source(kernel.NAME, "evidence", kernel.KernelLinesReading, kernel.target),
+    Source(environment.NAME, "evidence", environment.EnvironmentReading, environment.target),
+)
+
+
+async def gather(server: Server, ask: Ask, sources: Iterable[Source] = SOURCES) -> tuple[Found, ...]:
+    """Return what each source gives of this server, in their order."""
+    return tuple([await _found(source, server, ask) for source in sources])
+
+
+async def _found(source: Source, server: Server, ask: Ask) -> Found:
+    target = source.target(server)
+    if target is None:
+        failure = Failure(source.name, "nothing_there", "this server has nothing of it to read", server.name)
+        return Found(source.name, None, (failure,), 0.0)
+    return await timed(source.name, server, ask(source.worker, source.name, source.reading, [target]))
+
+
+async def timed(name: str, server: Server, reading: Awaitable[Outcome], within: float = LONGEST_SECONDS) -> Found:
+    """Return what a source gives within its time; whatever goes wrong with it is why it is missing."""
+    begun = time.monotonic()
+    try:
+        value, failures = await asyncio.wait_for(reading, within)
+    except (asyncio.TimeoutError, TimeoutError):
+        value, failures = None, (Failure(name, "timeout", f"no answer in {within:g} s", server.name),)
+    except WorkerError as error:
+        value, failures = None, (Failure(name, error.reason, str(error), server.name),)
+    except Exception as error:  # noqa: BLE001 the one place where a source's fault becomes a failure
+        value, failures = None, (Failure(name, "error", told(error), server.name),)
+    return Found(name, value, failures, round(time.monotonic() - begun, 3))
