@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd"},
+    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd", "deltas"},
     {"http_probe", "sections", "answer"},
     {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
@@ -20,7 +20,9 @@ LAYERS = (
     {"tracks", "wording"},
     {"history", "lives", "judging"},
     {"verdict"},
-    {"watcher", "recording"},
+    {"watcher", "recordingfile"},
+    {"recording"},
+    {"flight"},
     {"view"},
     {"monitor"},
     {"trends"},

@@ -67,11 +67,17 @@ def _parser() -> argparse.ArgumentParser:
     replay = commands.add_parser(
         "replay",
         help="say what would have been said of a scenario, and when",
-        description="Plays a scenario through the judgement. Exit code: 0 when every expectation holds, else 1.",
+        description="Plays a scenario or a recording through the judgement. Exit code: 0 when every expectation holds, "
+        "1 when one does not, 2 when there is nothing to play.",
     )
     replay.add_argument(
-        "file", type=Path, metavar="FILE", help="a scenario (YAML, or a shipped one by name) or a recording (.jsonl)"
+        "file",
+        type=Path,
+        nargs="?",
+        metavar="FILE",
+        help="a scenario (YAML, or a shipped one by name), a recording (.jsonl, .jsonl.gz) or the bundle of a hang",
     )
+    replay.add_argument("--list", action="store_true", help="print the shipped scenarios by name, and do nothing else")
     replay.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object per line")
     replay.add_argument("--rules", type=Path, metavar="DIR", help="also play these alert rules, with promtool")
     replay.add_argument(
@@ -186,8 +192,15 @@ def _check(arguments: dict[str, Any]) -> int:
 
 
 def _replay(arguments: dict[str, Any]) -> int:
-    from stallwatch.simulation.replay import replay  # noqa: PLC0415 each command loads what it needs
+    from stallwatch.simulation.replay import replay, shipped_scenarios  # noqa: PLC0415 each command loads what it needs
 
+    if arguments.pop("list"):
+        print(*shipped_scenarios(), sep="\n")  # noqa: T201 the answer to what was typed
+        return 0
+    if arguments["file"] is None:
+        text = "stallwatch: replay: name a scenario, a recording or a bundle; --list prints the shipped scenarios"
+        print(text, file=sys.stderr)  # noqa: T201 the answer to what was typed
+        return 2
     try:
         return replay(**arguments)
     except ConfigError as error:
