@@ -2,7 +2,8 @@
 
 The directory of the file is watched, since editors rename a new file over the old one and Kubernetes swaps a link
 beside it. An event only means "look": what counts is whether the bytes are other ones. inotify sees nothing on network
-mounts, so a look comes now and then without any event. Files are read, and their watches begun, in threads that may hang.
+mounts, so a look comes now and then without any event. Files are read, and their watches begun, in threads, which may
+hang.
 """
 
 import asyncio
