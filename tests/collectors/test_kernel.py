@@ -131,7 +131,7 @@ def test_the_kernel_marks_what_a_program_writes():
     file = os.open("/dev/kmsg", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.lseek(file, 0, os.SEEK_END)
-        os.write(file, b"<4>stallwatch: written by a test")
+        os.write(file, b"<4>stallwatch: written by a test\n")
         while "written by a test" not in (record := os.read(file, kernel.RECORD_BYTES).decode()):
             pass
     finally:
