@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from readings import a_server
 from stallwatch.exposition import Exposition
+from stallwatch.release import Released
 from stallwatch.sections import WebConfig
 from stallwatch.snapshot import Failure, Moment, Snapshot
 from stallwatch.view import View
@@ -28,7 +29,10 @@ async def serve():
         async def reload():
             return reload_error
 
-        app = application(WebConfig(**config), Exposition(view), lambda: view, Orders(reload, None))
+        async def release(_seconds):
+            return Released(0.0)
+
+        app = application(WebConfig(**config), Exposition(view), lambda: view, Orders(reload, release))
         clients.append(TestClient(TestServer(app)))
         await clients[-1].start_server()
         return clients[-1]
@@ -147,3 +151,38 @@ async def test_reload_over_http_is_off_unless_enabled(serve):
     bad = await (await serve(enable_lifecycle=True, reload_error="stallwatch.yml: x: unknown key")).post("/-/reload")
     assert (bad.status, await bad.text()) == (400, "stallwatch.yml: x: unknown key\n")
     assert (await (await serve(enable_lifecycle=True)).get("/-/reload")).status == 405
+
+
+ORDERS = ("/-/reload", "/-/gpu/release")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "http://{host}"},
+        {"Origin": "https://example.org"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://{host}.example.org"},
+    ],
+)
+async def test_a_page_of_another_site_cannot_give_orders(serve, order, headers):
+    """What somebody's browser is made to send is refused, whoever looks at that page."""
+    client = await serve(enable_lifecycle=True)
+    sent = {name: value.format(host=f"127.0.0.1:{client.port}") for name, value in headers.items()}
+    answer = await client.post(order, headers=sent)
+    assert (answer.status, await answer.text()) == (403, "refused: a web page of another site sent this\n")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Sec-Fetch-Site": "none"}, {"Sec-Fetch-Site": "same-origin", "Origin": "http://{host}"}],
+)
+async def test_who_gives_orders_at_first_hand_is_heard(serve, order, headers):
+    """A command sends neither header, a browser that is at this address says so."""
+    client = await serve(enable_lifecycle=True)
+    sent = {name: value.format(host=f"127.0.0.1:{client.port}") for name, value in headers.items()}
+    assert (await client.post(order, headers=sent)).status == 200
