@@ -128,7 +128,7 @@ async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 def _of_no_other_site(handler: Handler) -> Handler:
-    """Refuse what a web page of another site has a browser send, with the rights and the password of who looks at it."""
+    """Refuse what a page of another site has a browser send, with the rights and the password of who looks at it."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         here = request.headers.get("Host", "")  # `request.host` would look our name up where there is none
