@@ -1,5 +1,6 @@
 """Web: what each address answers, and that nothing it says can be more than text."""
 
+import asyncio
 import gzip
 import re
 import time
@@ -13,6 +14,8 @@ from stallwatch.exposition import Exposition
 from stallwatch.release import Released
 from stallwatch.sections import WebConfig
 from stallwatch.snapshot import Failure, Moment, Snapshot
+from stallwatch.status import StatusPage
+from stallwatch.trends import Trends
 from stallwatch.view import View
 from stallwatch.web import Orders, application
 from test_exposition import OPENMETRICS, a_view
@@ -108,6 +111,27 @@ async def test_the_page_is_zipped_for_those_who_can_unzip(serve):
     head = await client.head("/", headers={"Accept-Encoding": "identity"})
     assert (head.status, await head.read()) == (200, b"")
     assert head.headers["Content-Length"] == plain.headers["Content-Length"]
+
+
+async def test_a_scrape_does_not_wait_for_the_page():
+    """The page of a large node is still being rendered when a scrape that came after it has its answer."""
+    view = a_view(now=time.monotonic(), servers=[a_server(name=f"a:{number}") for number in range(256)])
+    begun = asyncio.Event()
+
+    def seen():
+        begun.set()
+        return view
+
+    app = application(
+        WebConfig(), Exposition(view), lambda: view, Orders(None, None), StatusPage(seen, Trends(), "/metrics")
+    )
+    async with TestClient(TestServer(app)) as client:
+        assert (await client.get("/metrics")).status == 200
+        page = asyncio.create_task(client.get("/"))
+        await begun.wait()
+        assert (await client.get("/metrics")).status == 200
+        assert not page.done()
+        assert (await page).status == 200
 
 
 async def test_style_script_and_icon_are_kept_until_they_change(serve):

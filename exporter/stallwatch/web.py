@@ -91,7 +91,7 @@ def application(  # noqa: PLR0913 one argument per part
 
 def _serve_page(app: web.Application, page: StatusPage) -> None:
     async def index(request: web.Request) -> web.Response:
-        rendered = page.rendered()
+        rendered = await page.rendered()
         headers = {
             "Content-Type": "text/html; charset=utf-8",
             "Cache-Control": "no-cache",
