@@ -87,7 +87,7 @@ def _workers(view: View) -> Iterable[Family]:
     up = tuple(((worker.name,), float(worker.up)) for worker in standing)
     yield Family("stallwatch_worker_up", "1 when the worker process lives.", "gauge", ("worker",), up)
     restarts = tuple(((worker.name,), float(worker.restarts)) for worker in standing)
-    text = "Workers started in place of one that ended or got stuck."
+    text = "Workers started in place of one that ended or got stuck; not counted where we replaced it on purpose."
     yield Family("stallwatch_worker_restarts_total", text, "counter", ("worker",), restarts)
     abandoned = tuple(((worker.name,), float(worker.abandoned)) for worker in view.workers)
     text = "Workers that are stuck in a read and have not ended yet."
