@@ -12,7 +12,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from stallwatch.node.procfs import Procfs
 
@@ -32,7 +32,7 @@ _BLOCK = 20
 _REQUEST = struct.Struct("=IHHII BBBxI48x HH")
 _STEP, _PORT = struct.Struct("=BBH"), struct.Struct("=2xH")
 _HEADER, _STATUS = struct.Struct("=IH"), struct.Struct("=16xi")
-_SOCKET = struct.Struct("=16xBB2x2s2x16s32xI8xI")  # family, state, port, address, receive queue, inode
+_SOCKET = struct.Struct("=16xBB2x2s2x16s32xII4xI")  # family, state, port, address, both queues, inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class TcpSocket:
     listens: bool
     waiting: int
     inode: int
+    backlog: int | None = field(default=None, compare=False)  # how many may wait at a listener, where the kernel said
 
 
 def namespace_of(procfs: Procfs, pid: int | str) -> int | None:
@@ -86,10 +87,11 @@ def parse_reply(data: bytes, ports: dict[bytes, int]) -> Iterator[TcpSocket]:
     for at, length, kind in _messages(data):
         if kind != _SOCK_DIAG_BY_FAMILY or length < _SOCKET.size:
             continue
-        family, state, packed, address, waiting, inode = _SOCKET.unpack_from(data, at)
+        family, state, packed, address, waiting, room, inode = _SOCKET.unpack_from(data, at)
         if (waiting or state == _LISTEN) and packed in ports:
             local = address[:4] if family == socket.AF_INET else address
-            yield from _worth_telling(ports[packed], local, state, waiting, inode)
+            told = _worth_telling(ports[packed], local, state, waiting, inode)
+            yield from (replace(one, backlog=room) if one.listens else one for one in told)
 
 
 def parse_table(data: bytes, ports: Collection[int]) -> Iterator[TcpSocket]:

@@ -1,0 +1,266 @@
+"""What does each thread of a server do: does it run, sleep, spin, or hang in the kernel, and where?
+
+Two short looks at all threads tell one that spins from one that sleeps. Only files of /proc are read that answer while
+their process is wedged: never cmdline, environ or maps. Nobody is stopped or attached to.
+
+Reasons of failures: `permission_denied` (once per server; what cannot be read is None) and `quarantined`.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from stallwatch.node.procfs import TICKS_PER_SECOND, Procfs, read_file
+from stallwatch.redaction import clean, redact
+from stallwatch.snapshot import Failure, Reading
+from stallwatch.sources.asked import Member, members_of, processes_of, word_of
+from stallwatch.sources.descriptors import kind_of
+from stallwatch.sources.syscalls import of_a_descriptor, syscall_name
+
+NAME = "threads"
+BETWEEN_SECONDS = 0.7
+FIRST_LOOK_SECONDS = 3.0  # a thread takes a fifth of a millisecond
+MOST_THREADS = 4096
+MOST_OF_ONE_PROCESS = 512
+MOST_FRAMES = 32
+MOST_WAITS = 3  # of a thread that spins, in a look: another one may take a lock of the interpreter from it
+
+_SYSCALL_RIGHT = "system calls and descriptors of another user's processes need root and CAP_SYS_PTRACE"
+_STACK_RIGHT = "kernel stacks need root and CAP_SYS_ADMIN"
+_FRAME = re.compile(r"\] ([\w.$]{1,100})(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?( \[[\w-]{1,60}\])?")
+_SWITCHES = re.compile(rb"^(non)?voluntary_ctxt_switches:\s*(\d+)$", re.MULTILINE)
+
+target = processes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread; what it did is from the first look to the second, and None is what could not be seen.
+
+    `manner` is `spins` (computes and hardly ever waits), `works`, `wakes` (sleeps, and is woken now and then),
+    `sleeps` (not once on a CPU), `uninterruptible` (sleeps in the kernel, where no signal reaches), `stopped`, `zombie`
+    or `ended`.
+    """
+
+    tid: int
+    comm: str
+    state: str
+    manner: str
+    cpu_seconds: float
+    cpu_ratio: float | None  # cores
+    voluntary_switches: int | None
+    involuntary_switches: int | None
+    wchan: str | None
+    syscall: int | None  # None also where it runs
+    syscall_name: str
+    syscall_on: str  # what kind of descriptor it is called on
+    stack: tuple[str, ...] | None  # of the kernel, innermost first
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessThreads:
+    """One of the server's processes, or a descendant of the one that `process` names."""
+
+    server: str
+    process: str
+    rank: str
+    pid: int
+    descendant: bool
+    threads: tuple[Thread, ...]
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsReading(Reading):
+    """The threads of all processes that were asked about."""
+
+    seconds: float = 0.0  # from the first look to the second
+    processes: tuple[ProcessThreads, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """What only grows in the life of a thread."""
+
+    at: float
+    state: str
+    ticks: int
+    switches: tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class _Look:
+    """One pair of looks at the processes of all servers."""
+
+    procfs: Procfs
+    clock: Callable[[], float]
+    left: int = MOST_THREADS
+    missing: set[str] = field(default_factory=set)
+    counts: dict[tuple[int, int], _Count] = field(default_factory=dict)
+
+    def first(self, server: str, member: Member, until: float) -> ProcessThreads | None:
+        """Read all threads of a process, as many as may be read still."""
+        tids = self._tids(member.pid)
+        threads: list[Thread] = []
+        tried = 0
+        for tid in tids[: min(self.left, MOST_OF_ONE_PROCESS)]:
+            if tried and self.clock() > until:
+                break
+            tried += 1
+            threads += filter(None, [self._thread(member.pid, tid)])
+        self.left -= len(threads)
+        if not tids:
+            return None
+        who = (server, member.process, member.rank, member.pid, member.descendant)
+        return ProcessThreads(*who, tuple(threads), len(tids) - tried)
+
+    def second(self, process: ProcessThreads) -> ProcessThreads:
+        """Say what each thread did since."""
+        return replace(process, threads=tuple(self._since(process.pid, thread) for thread in process.threads))
+
+    def _tids(self, pid: int) -> list[int]:
+        try:
+            return sorted(int(name) for name in os.listdir(self.procfs.path(pid, "task")))  # noqa: PTH208  (as in procfs)
+        except OSError:
+            return []
+
+    def _thread(self, pid: int, tid: int) -> Thread | None:
+        here = f"task/{tid}"
+        count = self._count(pid, tid)
+        if count is None:
+            return None
+        self.counts[pid, tid] = count
+        number, name, kind = self._syscall(pid, here)
+        return Thread(
+            tid=tid,
+            comm=redact(word_of(self._read(pid, f"{here}/comm") or b"")),
+            state=count.state,
+            manner="",
+            cpu_seconds=count.ticks / TICKS_PER_SECOND,
+            cpu_ratio=None,
+            voluntary_switches=None,
+            involuntary_switches=None,
+            wchan=_wchan(self._read(pid, f"{here}/wchan")),
+            syscall=number,
+            syscall_name=name,
+            syscall_on=kind,
+            stack=_frames(self._read(pid, f"{here}/stack", _STACK_RIGHT)),
+        )
+
+    def _count(self, pid: int, tid: int) -> _Count | None:
+        at, stat = self.clock(), self._read(pid, f"task/{tid}/stat")
+        if not stat:
+            return None
+        fields = stat.rpartition(b")")[2].split()
+        found = dict(_SWITCHES.findall(self._read(pid, f"task/{tid}/status") or b""))
+        switches = (int(found[b""]), int(found[b"non"])) if len(found) == 2 else None
+        return _Count(at, fields[0].decode(), int(fields[11]) + int(fields[12]), switches)
+
+    def _since(self, pid: int, thread: Thread) -> Thread:
+        before, now = self.counts[pid, thread.tid], self._count(pid, thread.tid)
+        if now is None:
+            return replace(thread, manner="ended")
+        ratio = max(0, now.ticks - before.ticks) / TICKS_PER_SECOND / max(now.at - before.at, 0.001)
+        switched = None
+        if before.switches and now.switches:
+            switched = now.switches[0] - before.switches[0], now.switches[1] - before.switches[1]
+        return replace(
+            thread,
+            manner=_manner({before.state, now.state}, ratio, switched),
+            cpu_ratio=round(ratio, 3),
+            voluntary_switches=switched[0] if switched else None,
+            involuntary_switches=switched[1] if switched else None,
+        )
+
+    def _syscall(self, pid: int, here: str) -> tuple[int | None, str, str]:
+        words = (self._read(pid, f"{here}/syscall", _SYSCALL_RIGHT) or b"").split()
+        if len(words) < 3 or words[0] == b"-1":
+            return None, "", ""
+        number = int(words[0])
+        name, kind = syscall_name(number), ""
+        if of_a_descriptor(name):
+            kind = self._kind(pid, int(words[1], 16) & 0xFFFFFFFF)
+        return number, name, kind
+
+    def _kind(self, pid: int, descriptor: int) -> str:
+        try:
+            kind, device = kind_of(self.procfs.link(pid, f"fd/{descriptor}") or "")
+        except PermissionError:
+            self.missing.add(_SYSCALL_RIGHT)
+            return ""
+        return device or kind
+
+    def _read(self, pid: int, file: str, right: str = "") -> bytes | None:
+        """Return what a file holds; None where it is gone, and where it takes a right that is missing."""
+        try:
+            return self.procfs.read(self.procfs.path(pid, file), 16384)
+        except PermissionError:
+            self.missing.add(right or _SYSCALL_RIGHT)
+        except OSError:
+            return None  # the thread has ended, or this kernel does not tell
+        return None
+
+
+def _manner(states: set[str], ratio: float, switched: tuple[int, int] | None) -> str:
+    for state, word in (("Z", "zombie"), ("X", "ended"), ("T", "stopped"), ("t", "stopped")):
+        if state in states:
+            return word
+    if states == {"D"}:
+        return "uninterruptible"
+    waited = switched[0] if switched else 0
+    if waited <= MOST_WAITS and ratio >= 0.1:
+        return "spins"
+    if ratio >= 0.5:
+        return "works"
+    if ratio > 0 or (switched and any(switched)) or "R" in states:
+        return "wakes"
+    return "sleeps"
+
+
+def _wchan(data: bytes | None) -> str | None:
+    return None if data in (None, b"", b"0") else word_of(data or b"", 100)
+
+
+def _frames(data: bytes | None) -> tuple[str, ...] | None:
+    if data is None:
+        return None
+    lines = islice(data.decode(errors="replace").splitlines(), MOST_FRAMES)
+    found = (_FRAME.search(line) for line in lines)
+    return tuple(clean(frame[1] + (frame[2] or "")) for frame in found if frame and not frame[1].startswith("0x"))
+
+
+def reader(
+    options: Mapping[str, str],
+    note: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[ThreadsReading, tuple[Failure, ...]]]:
+    """Return the function that looks at the threads of servers."""
+
+    def read(targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[ThreadsReading, tuple[Failure, ...]]:
+        procfs = Procfs(options.get("procfs", "/proc"), note, skip, read_file)
+        look, began = _Look(procfs, clock), clock()
+        failures: list[Failure] = []
+        processes: list[ProcessThreads] = []
+        dropped = 0
+        for one in targets:
+            look.missing = set()
+            members, left_out = members_of(NAME, procfs, one, failures, descendants=True)
+            dropped += left_out
+            for member in members:
+                note(f"pid {member.pid}")
+                if found := look.first(one["server"], member, began + FIRST_LOOK_SECONDS):
+                    processes.append(found)
+                    dropped += found.dropped
+            if look.missing:
+                failures.append(Failure(NAME, "permission_denied", "; ".join(sorted(look.missing)), one["server"]))
+        half = clock()
+        pause(BETWEEN_SECONDS)
+        processes = [look.second(process) for process in processes]
+        return ThreadsReading(clock(), round(clock() - half, 3), tuple(processes), dropped=dropped), tuple(failures)
+
+    return read

@@ -1,0 +1,187 @@
+"""What is told of threads, of real processes that hang in one way each."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from frozen_disk import FrozenDisk, sleeps_in_kernel
+from stallwatch.lanes import decoder
+from stallwatch.sources.threads import MOST_OF_ONE_PROCESS, MOST_WAITS, NAME, ThreadsReading, reader, target
+from wedged import process, server_of, state_of, until
+
+NOTHING = frozenset()
+
+
+def look(*servers, skip=NOTHING, **options):
+    """Look at the threads of these servers."""
+    return reader(options, lambda _: None)([target(server) for server in servers], skip)
+
+
+def threads_of(reading, name=None):
+    """Return the threads of the first process, or of one below it."""
+    found = [one for one in reading.processes if one.descendant == bool(name)]
+    return found[0].threads
+
+
+def test_a_thread_in_a_lock_sleeps_there():
+    """It was not once on a CPU, and waits in a futex."""
+    with process("lock") as running:
+        reading, _ = look(server_of(running.pid))
+    main, locked = threads_of(reading)
+    assert (locked.manner, locked.cpu_ratio, locked.voluntary_switches) == ("sleeps", 0.0, 0)
+    assert locked.syscall_name == "futex"
+    assert "futex" in locked.wchan
+    assert (main.syscall_name, main.syscall_on) == ("read", "pipe")
+
+
+def test_a_thread_in_a_socket_says_that_it_waits_for_one():
+    """The system call and the kind of its descriptor tell it."""
+    with process("socket") as running:
+        reading, _ = look(server_of(running.pid))
+    (waiting,) = (thread for thread in threads_of(reading) if thread.syscall_on == "socket")
+    assert (waiting.manner, waiting.syscall_name) == ("sleeps", "recvfrom")
+
+
+def test_a_thread_that_spins_hardly_waits():
+    """It computes and hardly gives its CPU up, which is told from sleep by two looks."""
+    with process("spin") as running:
+        reading, _ = look(server_of(running.pid))
+    manners = {thread.manner for thread in threads_of(reading)}
+    assert "spins" in manners
+    (spinning,) = (thread for thread in threads_of(reading) if thread.manner == "spins")
+    assert spinning.cpu_ratio > 0.1
+    assert spinning.voluntary_switches <= MOST_WAITS
+    assert 0.6 < reading.seconds < 5
+
+
+def test_a_stopped_process_and_a_zombie_are_named_so():
+    """Neither has a system call, and both are there."""
+    with process("zombie") as running:
+        (zombie,) = children_of(running.pid)
+        until(lambda: state_of(zombie) == "Z")
+        os.kill(running.pid, signal.SIGSTOP)
+        until(lambda: state_of(running.pid) == "T")
+        reading, _ = look(server_of(running.pid, tree=[zombie]))
+    assert {thread.manner for thread in threads_of(reading)} == {"stopped"}
+    (dead,) = threads_of(reading, "below")
+    assert (dead.manner, dead.syscall, dead.cpu_ratio) == ("zombie", None, 0.0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+def test_a_process_that_holds_its_map_in_the_kernel_is_read_at_once(tmp_path):
+    """Its command line would block for ever; its threads are uninterruptible, and the looks take no longer."""
+    with FrozenDisk(tmp_path / "frozen") as disk:
+        page = disk.path / "page"
+        page.write_bytes(b"\0" * 4096)
+        script = os.path.join(os.path.dirname(__file__), "..", "frozen_disk.py")
+        command = [sys.executable, script, str(page)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as wedged:
+            assert wedged.stdout.readline() == b"mapped\n"
+            disk.freeze()
+            wedged.stdin.write(b"\n")
+            wedged.stdin.flush()
+            until(lambda: sleeps_in_kernel(wedged.pid))
+            begun = time.monotonic()
+            reading, _ = look(server_of(wedged.pid))
+            took = time.monotonic() - begun
+            disk.thaw()
+    assert took < 5
+    stuck = [thread for thread in threads_of(reading) if thread.manner == "uninterruptible"]
+    assert stuck
+    assert all(thread.wchan and thread.stack for thread in stuck)
+    assert not [frame for thread in stuck for frame in thread.stack if "0x" in frame]
+
+
+def test_descendants_stand_under_the_nearest_of_the_servers_own():
+    """A child of a scheduler is told of under that one, with its rank."""
+    with process("nothing") as launcher, process("child") as scheduler:
+        (child,) = children_of(scheduler.pid)
+        reading, _ = look(server_of(launcher.pid, scheduler.pid, tree=[child]))
+    assert [(one.pid, one.process, one.rank, one.descendant) for one in reading.processes] == [
+        (launcher.pid, "launcher", "", False),
+        (scheduler.pid, "scheduler_TP0", "TP0", False),
+        (child, "scheduler_TP0", "TP0", True),
+    ]
+
+
+def test_a_pid_that_is_another_process_by_now_is_left_out():
+    """A process is known by its start as well, and who is no child of the server is none of its tree."""
+    with process("nothing") as running:
+        asked = target(server_of(running.pid, tree=[os.getpid()]))
+        stranger = {**asked["processes"][0], "start_ticks": 1}
+        read = reader({}, lambda _: None)
+        assert len(read([asked], NOTHING)[0].processes) == 1
+        assert read([{**asked, "processes": [stranger]}], NOTHING)[0].processes == ()
+
+
+def test_a_hostile_name_is_made_fit_for_one_line():
+    """A thread may call itself anything."""
+    with process("hostile") as running:
+        until(lambda: any("<b>" in name for name in names_of(running.pid)))
+        reading, _ = look(server_of(running.pid))
+    assert "?[31m<b>?x" in {thread.comm for thread in threads_of(reading)}
+
+
+def test_without_rights_one_failure_says_which_are_missing():
+    """What needs no right is there all the same, and the reading travels."""
+    code = (
+        "import json, os, sys\n"
+        "from stallwatch.child import fields_of\n"
+        "from stallwatch.sources.threads import reader\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "reading, failures = reader({}, lambda _: None)(json.loads(sys.argv[1]), frozenset())\n"
+        "print(json.dumps({'reading': reading, 'failures': failures}, default=fields_of))\n"
+    )
+    with process("lock") as running:
+        asked = json.dumps([target(server_of(running.pid))])
+        done = subprocess.run([sys.executable, "-c", code, asked], capture_output=True, check=True)
+    reading, failures = decoder(NAME, ThreadsReading)(done.stdout)
+    _, locked = threads_of(reading)
+    assert (locked.syscall, locked.stack, locked.manner) == (None, None, "sleeps")
+    (failure,) = failures
+    assert (failure.reason, failure.server) == ("permission_denied", "sglang:30000")
+    assert "CAP_SYS_PTRACE" in failure.detail
+    assert "CAP_SYS_ADMIN" in failure.detail
+
+
+def test_a_process_in_quarantine_is_not_touched():
+    """What hung before is named and left alone, the others are read."""
+    with process("nothing") as hung, process("nothing") as other:
+        reading, failures = look(server_of(hung.pid, other.pid), skip=frozenset({f"pid {hung.pid}"}))
+    assert [one.pid for one in reading.processes] == [other.pid]
+    assert [(failure.reason, failure.detail) for failure in failures] == [("quarantined", f"pid {hung.pid}")]
+
+
+def test_threads_beyond_the_limit_are_counted(tmp_path):
+    """A process with too many threads costs no more than one with many."""
+    stat = f"7 (x) S {' '.join(['0'] * 18)} 5 {' '.join(['0'] * 20)}"
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text(stat)
+    for tid in range(MOST_OF_ONE_PROCESS + 3):
+        (tmp_path / "7" / "task" / str(tid)).mkdir(parents=True)
+        (tmp_path / "7" / "task" / str(tid) / "stat").write_text(stat)
+    asked = [{"server": "s", "processes": [{"pid": 7, "start_ticks": 5, "name": "x", "rank": "", "tree": []}]}]
+    pauses = []
+    reading, _ = reader({"procfs": str(tmp_path)}, lambda _: None, pause=pauses.append)(asked, NOTHING)
+    assert (len(threads_of(reading)), reading.dropped, reading.processes[0].dropped) == (MOST_OF_ONE_PROCESS, 3, 3)
+    assert len(pauses) == 1
+
+
+def children_of(pid):
+    """Return the pids of the children of a process."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(one) for one in file.read().split()]
+
+
+def names_of(pid):
+    """Return the names of a process's threads."""
+    found = []
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
+            found.append(file.read().decode())
+    return found
