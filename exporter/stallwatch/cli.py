@@ -122,7 +122,7 @@ def _add_evidence(commands: Any) -> None:
     parser = commands.add_parser(
         "evidence",
         help="read what was kept of incidents",
-        description="Of each incident the exporter keeps a bundle: what was to be seen when nothing had moved for 3 min.",
+        description="The exporter keeps a bundle of each incident: what was to be seen when nothing moved any more.",
     )
     orders = parser.add_subparsers(dest="order", metavar="ORDER", title="orders", required=True)
     listing = orders.add_parser("list", help="list the bundles", description="Lists the bundles, oldest first.")
@@ -136,7 +136,11 @@ def _add_evidence(commands: Any) -> None:
     pack.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: BUNDLE.tar.gz, here)")
     for order in (show, pack):
         order.add_argument(
-            "bundle", nargs="?", default="", metavar="BUNDLE", help="its name, its path, or a server: its latest (of all)"
+            "bundle",
+            nargs="?",
+            default="",
+            metavar="BUNDLE",
+            help="its name, its path, or a server: its latest (of all)",
         )
     for order in (listing, show, pack):
         add_flags(order)

@@ -26,7 +26,7 @@ from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapsh
 from stallwatch.tracks.memory import YOUNG_SECONDS
 from stallwatch.view import Kept, View
 from stallwatch.watcher import Watcher
-from stallwatch.workers import Deadlines, Worker
+from stallwatch.workers import Deadlines, Worker, WorkerError
 
 logger = logging.getLogger("stallwatch.monitor")
 
@@ -76,7 +76,7 @@ COLLECTORS = (
     ),
 )
 WORKER_MODULES = {
-    "gpu": ("stallwatch.collectors.gpu", "stallwatch.sources.gpus"),
+    "gpu": ("stallwatch.collectors.gpu",),
     "host": (
         "stallwatch.discovery",
         "stallwatch.collectors.process",
@@ -88,8 +88,6 @@ WORKER_MODULES = {
     "evidence": (
         "stallwatch.sources.threads",
         "stallwatch.sources.descriptors",
-        "stallwatch.sources.lines",
-        "stallwatch.sources.kernel",
         "stallwatch.sources.environment",
     ),
 }

@@ -68,7 +68,7 @@ def _evidence(kept: Kept) -> Iterable[Family]:
     text = "1 for the latest bundle of each server: its name is what `stallwatch evidence show` takes."
     names = tuple(((bundle.server, bundle.name), 1.0) for bundle in latest)
     yield Family("stallwatch_evidence_info", text, "gauge", ("server", "bundle"), names)
-    text = "Evidence that could not be kept, and sources that gave none of it, by source; `write` where no bundle was made."
+    text = "Sources that gave none of the evidence asked for; `write` where no bundle could be written."
     failures = tuple(((source,), float(count)) for source, count in sorted(kept.failures.items()))
     yield Family("stallwatch_evidence_failures_total", text, "counter", ("source",), failures)
 

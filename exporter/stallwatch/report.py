@@ -59,7 +59,7 @@ def server_report(past: Past, view: View) -> dict[str, Any]:
 
 
 def _evidence(bundle: Bundle | None) -> dict[str, Any] | None:
-    return bundle and {"bundle": bundle.name, "gathered": bundle.at}
+    return None if bundle is None else {"bundle": bundle.name, "gathered": bundle.at}
 
 
 def _processes(past: Past) -> dict[str, int]:

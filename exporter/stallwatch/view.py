@@ -10,7 +10,6 @@ from stallwatch.snapshot import Snapshot
 from stallwatch.verdict import Verdict
 from stallwatch.workers import WorkerState
 
-
 IN_TROUBLE = frozenset({"suspect", "stalled", "dead", "unknown"})
 JUST_BEFORE = 1800.0
 """A verdict may change within one incident, so that its evidence was gathered so long before it began."""

@@ -97,8 +97,8 @@ async def test_a_keeper_that_is_started_again_finds_what_was_kept(tmp_path):
 
 async def test_what_is_beyond_the_count_is_thrown_away(tmp_path):
     """The oldest goes."""
-    for at in (1.0, 2.0):
-        written(tmp_path, at, server="vllm:8000")
+    for gathered in (1.0, 2.0):
+        written(tmp_path, gathered, server="vllm:8000")
     one = keeper(tmp_path, Gathering(), keep=2)
     one.take(a_view(hung(STALLED)))
     await done(one)

@@ -1,4 +1,4 @@
-"""Which class of cause does a signature stand for? One sentence for whoever reads a bundle without having seen the node."""
+"""Which class of cause does a signature stand for? One sentence for whoever has not seen the node."""
 
 CAUSES = {
     "cold_deadlock": (
@@ -12,18 +12,18 @@ CAUSES = {
     "split_ranks": (
         "Some GPUs spin in a collective and others rest: a resting rank did not join, so it is the one to look at."
     ),
-    "cpu_spin": "Its schedulers burn CPU while the GPUs rest: a loop that never ends, or one that polls for what never comes.",
+    "cpu_spin": "Its schedulers burn CPU while the GPUs rest: a loop without end, or a poll for what never comes.",
     "unscheduled": (
         "Requests wait and none is run, though the scheduler turns: it finds no room for them (KV cache, a grammar, a "
         "peer of disaggregated serving) or has lost them."
     ),
-    "frontend_stall": "The schedulers turn and HTTP does not answer: the web process, the tokenizer or the detokenizer stands.",
-    "loop_stopped": "Nothing is owed, but a scheduler that turned before does not turn any more: the next request would hang.",
+    "frontend_stall": "The schedulers turn and HTTP does not answer: the web process, tokenizer or detokenizer stands.",
+    "loop_stopped": "Nothing is owed, but a scheduler that turned before turns no more: the next request would hang.",
     "rendezvous": (
         "Its ranks wait for each other before anything is loaded: one did not start, cannot be reached, or waits at "
         "another address."
     ),
-    "stopped": "A process is stopped from outside, by a debugger, SIGSTOP or a frozen cgroup; it goes on once it is let go.",
+    "stopped": "A process is stopped from outside, by a debugger, SIGSTOP or a frozen cgroup, until it is let go.",
     "lost_process": "A process that it cannot do without has gone or is a zombie, and the others wait for it.",
     "crashed": "All of it went without an orderly end: it was killed, ran out of memory, or failed.",
     "orphaned_memory": "Its launcher has gone; what is left of it serves nobody and still holds memory of GPUs.",

@@ -8,11 +8,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from stallwatch.redaction import told
 from stallwatch.snapshot import Failure, Reading, Server
-from stallwatch.sources import descriptors, environment, gpus, kernel, lines, threads
+from stallwatch.sources import descriptors, environment, threads
 from stallwatch.workers import WorkerError
 
 LONGEST_SECONDS = 20.0
@@ -44,17 +44,34 @@ class Found:
 
 SOURCES = (
     Source(threads.NAME, "evidence", threads.ThreadsReading, threads.target),
-    Source(gpus.NAME, "gpu", gpus.GpuStateReading, gpus.target),
     Source(descriptors.NAME, "evidence", descriptors.DescriptorsReading, descriptors.target),
-    Source(lines.NAME, "evidence", lines.LinesReading, lines.target),
-    Source(kernel.NAME, "evidence", kernel.KernelLinesReading, kernel.target),
     Source(environment.NAME, "evidence", environment.EnvironmentReading, environment.target),
 )
 
 
-async def gather(server: Server, ask: Ask, sources: Iterable[Source] = SOURCES) -> tuple[Found, ...]:
-    """Return what each source gives of this server, in their order."""
-    return tuple([await _found(source, server, ask) for source in sources])
+class Reader(Protocol):
+    """What reads for us once, beside the daily rounds."""
+
+    async def ask(self, worker: str, name: str, reading: type[Reading], targets: list[dict[str, Any]]) -> Outcome:
+        """Return what a worker reads."""
+
+    def end_worker(self, name: str) -> None:
+        """Have a worker end that is not needed for now."""
+
+
+class Gatherer:
+    """Asks every source about one server."""
+
+    def __init__(self, reader: Reader, sources: Iterable[Source] = SOURCES) -> None:
+        self._reader = reader
+        self._sources = tuple(sources)
+
+    async def gather(self, server: Server) -> tuple[Found, ...]:
+        """Return what each source gives of this server, in their order."""
+        try:
+            return tuple([await _found(source, server, self._reader.ask) for source in self._sources])
+        finally:
+            self._reader.end_worker("evidence")
 
 
 async def _found(source: Source, server: Server, ask: Ask) -> Found:

@@ -1,4 +1,4 @@
-"""How does a bundle become one file that can be attached to a bug report? Redacted once more, with sums of its files."""
+"""How does a bundle become one file for a bug report? Redacted once more, with the sums of its files."""
 
 import gzip
 import hashlib
@@ -22,7 +22,9 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 def pack(bundle: Path, target: Path) -> list[str]:
     """Write the bundle to a new .tar.gz and return the names of its files; raises ConfigError."""
-    files = {path.name: _redacted(path) for path in sorted(bundle.iterdir()) if path.is_file() and not path.is_symlink()}
+    files = {
+        path.name: _redacted(path) for path in sorted(bundle.iterdir()) if path.is_file() and not path.is_symlink()
+    }
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items())
     files[SUMS] = sums.encode()
     manifest = store.read_manifest(bundle)

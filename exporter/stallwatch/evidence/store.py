@@ -28,7 +28,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source gave: its file, in how many seconds, what was left out as too much, and why it or a part lacks."""
+    """What one source gave: its file, in how many seconds, how much was left out, and why it or a part is missing."""
 
     source: str
     file: str | None

@@ -15,7 +15,6 @@ from stallwatch.evidence.causes import cause_of
 from stallwatch.evidence.passages import Passage, passages
 from stallwatch.evidence.store import Manifest
 from stallwatch.redaction import clean
-from stallwatch.terminal.layout import Line
 from stallwatch.terminal.steps import first_steps
 from stallwatch.terminal.tables import health_table, rank_table
 from stallwatch.wording import duration, joined
@@ -81,7 +80,9 @@ def _odd(entry: Entry, found: Iterable[Passage]) -> str:
 
 
 def _passage(passage: Passage) -> Iterator[str]:
-    body = [*([text(passage.said), ""] if passage.said and passage.lines else [text(passage.said)] * bool(passage.said))]
+    body = [
+        *([text(passage.said), ""] if passage.said and passage.lines else [text(passage.said)] * bool(passage.said))
+    ]
     yield from _section(passage.title, [*body, *_code(passage.lines)])
 
 
@@ -97,13 +98,13 @@ def _missing(manifest: Manifest, entry: Entry) -> Iterator[str]:
 
 def _steps(manifest: Manifest, entry: Entry) -> Iterator[str]:
     state = "stalled" if entry.verdict == "suspect" and manifest.signature else entry.verdict
-    lines: list[Line] = first_steps(state, manifest.signature, WIDTH)
+    lines = first_steps(state, manifest.signature, WIDTH)
     yield from (line.text.strip() if number == 0 else line.text for number, line in enumerate(lines))
 
 
 def _files(manifest: Manifest) -> Iterator[str]:
     yield "- verdict.json, snapshot.json: what was judged, and all that was seen at that moment"
-    yield "- recording.jsonl.gz: the half hour before; `stallwatch replay` with this directory plays it through the judge"
+    yield "- recording.jsonl.gz: the half hour before; `stallwatch replay` plays this directory through the judge"
     for source in manifest.sources:
         if source.file:
             yield f"- {source.file}: read in {source.seconds:.1f} s"
