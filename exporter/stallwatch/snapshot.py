@@ -137,8 +137,9 @@ class Reading:
 
 R = TypeVar("R", bound=Reading)
 
+_KERNEL_LOG = ("no_permission", "not_found", "overwritten", "too_many")
 HARMLESS = frozenset(
-    {("gpu", "released"), *(("kernel", reason) for reason in ("no_permission", "not_found", "overwritten", "too_many"))}
+    {("gpu", "released"), *((name, reason) for name in ("kernel", "kernel_lines") for reason in _KERNEL_LOG)}
 )
 
 
