@@ -23,22 +23,20 @@ LOCK = "import threading; lock = threading.Lock(); lock.acquire()"
 STUCK = f"""
 {LOCK}
 def stuck_in_a_lock():
-    lock.acquire()
-print("here", flush=True)
+    print("here", flush=True); lock.acquire()
 stuck_in_a_lock()
 """
 RECEIVING = """
 import socket, sys
 ours, theirs = socket.socketpair()
 def stuck_in_a_read():
-    ours.recv(1)
-print("here", flush=True)
+    print("here", flush=True); ours.recv(1)
 stuck_in_a_read()
 """
 SPINNING = """
 def spin():
-    while True: pass
-print("here", flush=True)
+    while print("here", flush=True) or True:
+        while True: pass
 spin()
 """
 MANY = f"""
@@ -132,7 +130,7 @@ async def test_a_process_is_seen_where_it_stands(start, code, function):
     assert (found.process, found.rank, found.pid, thread.tid) == ("scheduler_TP0", "TP0", process.pid, process.pid)
     assert names(thread) == [function, "<module>"]
     assert thread.frames[0].file == "<string>"
-    assert thread.frames[0].line == code.splitlines().index(f"def {function}():") + 2
+    assert thread.frames[0].line == code.splitlines().index(f"def {function}():") + 2 + (function == "spin")
     assert (thread.name, thread.active, thread.owns_gil) == ("MainThread", function == "spin", function == "spin")
 
 
