@@ -23,7 +23,7 @@ LAYERS = (
     {"watcher", "recording"},
     {"view"},
     {"monitor"},
-    {"trends"},
+    {"trends", "notify"},
     {"pages"},
     {"serverfamilies", "ownfamilies", "status", "report", "terminal"},
     {"evidence"},
