@@ -40,7 +40,8 @@ class Receiver:
             self.posts.put_nowait((path, headers, body))
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             if answer is None:
-                await asyncio.Event().wait()
+                await reader.read()  # until the client has gone
+                return
             writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             await writer.drain()
         finally:

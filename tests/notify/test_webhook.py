@@ -1,4 +1,4 @@
-"""The webhook: each incident is told once when it begins and once when it ends, whatever the receiver does meanwhile."""
+"""The webhook: an incident is told once when it begins and once when it ends, whatever the receiver does meanwhile."""
 
 import asyncio
 import json
@@ -242,8 +242,7 @@ async def test_it_is_tried_more_and_more_slowly(tmp_path, caplog):
 
 async def test_a_reload_tries_at_once_what_waits(tmp_path):
     """Who has mended the receiver need not wait five minutes."""
-    node = Node(tmp_path, Pace(gap=0.0, first_retry=60.0), post := Recorded(failures=2))
-    post.failures = 3
+    node = Node(tmp_path, Pace(gap=0.0, first_retry=60.0), Recorded(failures=3))
     node.begin()
     node.look(100, kimi=stalled())
     for tries in (1, 2, 3, 4):
@@ -310,8 +309,8 @@ async def test_flapping_makes_no_second_pair(node, receiver):
     assert (await receiver.told(), receiver.posts.qsize())[1] == 0
 
 
-async def test_a_server_that_is_held_back_is_said_once(node, receiver, caplog):
-    """And what is held back is told when the hour is over."""
+async def test_what_is_held_back_is_said_and_told_later(node, receiver, caplog):
+    """The log has a line for each incident too many, and what still holds when the hour is over is told then."""
     node.begin(receiver.url)
     now = 100.0
     for _ in range(8):

@@ -75,11 +75,9 @@ def labels_of(alert: Alert) -> dict[str, str]:
 
 def fingerprint(labels: Mapping[str, str]) -> str:
     """Return what Alertmanager knows an alert by: the FNV-1a hash of its labels in their order, as 16 hex digits."""
-    text = b"".join(
-        name.encode() + b"\xff" + labels[name].encode(errors="replace") + b"\xff" for name in sorted(labels)
-    )
+    words = (word for name in sorted(labels) for word in (name, labels[name]))
     found = _FNV_OFFSET
-    for byte in text:
+    for byte in b"".join(word.encode(errors="replace") + b"\xff" for word in words):
         found = (found ^ byte) * _FNV_PRIME % 2**64
     return f"{found:016x}"
 
