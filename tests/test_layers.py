@@ -25,7 +25,7 @@ LAYERS = (
     {"flight"},
     {"view"},
     {"monitor"},
-    {"trends"},
+    {"trends", "notify"},
     {"pages"},
     {"serverfamilies", "ownfamilies", "status", "report", "terminal"},
     {"evidence"},

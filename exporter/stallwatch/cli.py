@@ -182,6 +182,14 @@ def _check_files(config: Config) -> None:
         from stallwatch.gate.admission import PolicyLoader  # noqa: PLC0415 aiohttp is loaded only where it is needed
 
         PolicyLoader(Path(config.web.config_file)).load()
+    if config.notify.webhook_url_file:
+        from stallwatch.notify.address import AddressError, read_url  # noqa: PLC0415 the same
+
+        try:
+            read_url(Path(config.notify.webhook_url_file))
+        except AddressError as error:  # which would not keep the exporter from serving either
+            said = f"stallwatch: nobody can be notified: {config.notify.webhook_url_file}: {error}"
+            print(said, file=sys.stderr)  # noqa: T201 the answer to what was typed
 
 
 def _check(arguments: dict[str, Any]) -> int:

@@ -115,11 +115,11 @@ class EngineCollector:
                 page, dropped = await self._page(server, settings, {"Accept": ACCEPT, **headers})
             except (_UnreadError, NotMadeError) as error:
                 failures = (*failures, Failure(NAME, error.reason, error.detail, server.name))
-        return self._reading(server, page, dropped), failures
+        return await self._reading(server, page, dropped), failures
 
-    def _reading(self, server: Server, page: Sequence[RankMetrics], dropped: int) -> EngineReading | None:
+    async def _reading(self, server: Server, page: Sequence[RankMetrics], dropped: int) -> EngineReading | None:
+        loads = await self.load_files.read(server, self.clock()) if server.engine == "sglang" else ()
         now = self.clock()
-        loads = self.load_files.read(server, now) if server.engine == "sglang" else ()
         past = self._past(server)
         of_counters = past.of_counters(page, now)
         of_loads = past.of_loads(loads, now, self.wall())
