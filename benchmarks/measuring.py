@@ -28,7 +28,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an exporter cost: CPU as seconds in a minute, memory in MiB over all its processes, times in milliseconds."""
+    """What an exporter cost: CPU as seconds in a minute, memory in MiB over all its processes, times in ms."""
 
     cpu_seconds: float
     memory_mib: float

@@ -29,6 +29,7 @@ LAYERS = (
     {"pages"},
     {"serverfamilies", "ownfamilies", "status", "report", "terminal"},
     {"evidence"},
+    {"encoding"},
     {"exposition"},
     {"settings"},
     {"gate"},
