@@ -263,6 +263,11 @@ class HealthCollector:
         return tracing
 
 
+def answered(reading: HealthReading) -> bool:
+    """Say whether every probe got a good answer."""
+    return all(probe.result == "ok" for probe in reading.probes)
+
+
 def _token_request(server: Server) -> tuple[str, dict[str, Any]]:
     """Return the path and body of a request for one token."""
     if server.engine == "vllm":
