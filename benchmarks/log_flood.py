@@ -1,4 +1,4 @@
-"""What does a log cost that grows fast, or that is large already? Read by the code that the worker runs, in this process.
+"""What does a log cost that grows fast, or is large already? Read by the code that the worker runs, in here.
 
 A writer of its own appends so many megabytes a second of what a busy server logs, and the log is looked at each second,
 as `stallwatch serve` does. Then a log of 20 GB, a hole but for its last lines, is opened.
@@ -102,9 +102,7 @@ def flooded(folder: Path, rate_mb: float, seconds: float) -> Flood:
         seen, size = looker.look(), seen.size_bytes
     written = (path.stat().st_size - len(READY) - 1) // len(block) * BLOCK_LINES + 1
     rate = path.stat().st_size / passed / 1e6
-    return Flood(
-        rate, spent / passed, max(looks), memory, most, seen.skipped_bytes, written, sum(seen.lines.values())
-    )
+    return Flood(rate, spent / passed, max(looks), memory, most, seen.skipped_bytes, written, sum(seen.lines.values()))
 
 
 def opened(folder: Path, size: int = 20 * GIB) -> Large:
