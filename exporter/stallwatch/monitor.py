@@ -89,6 +89,8 @@ WORKER_MODULES = {
         "stallwatch.sources.threads",
         "stallwatch.sources.descriptors",
         "stallwatch.sources.environment",
+        "stallwatch.sources.kernel",
+        "stallwatch.sources.lines",
     ),
 }
 

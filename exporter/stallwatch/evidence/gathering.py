@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from stallwatch.redaction import told
 from stallwatch.snapshot import Failure, Reading, Server
-from stallwatch.sources import descriptors, environment, threads
+from stallwatch.sources import descriptors, environment, kernel, lines, threads
 from stallwatch.workers import WorkerError
 
 LONGEST_SECONDS = 20.0
@@ -45,6 +45,8 @@ class Found:
 SOURCES = (
     Source(threads.NAME, "evidence", threads.ThreadsReading, threads.target),
     Source(descriptors.NAME, "evidence", descriptors.DescriptorsReading, descriptors.target),
+    Source(lines.NAME, "evidence", lines.LinesReading, lines.target),
+    Source(kernel.NAME, "evidence", kernel.KernelLinesReading, kernel.target),
     Source(environment.NAME, "evidence", environment.EnvironmentReading, environment.target),
 )
 

@@ -1,5 +1,6 @@
 """What does each source of evidence say in a summary? A passage each, and none where a source gave nothing."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,9 +8,11 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.sources import descriptors, environment, threads
+from stallwatch.sources import descriptors, environment, kernel, lines, threads
 from stallwatch.sources.descriptors import DescriptorsReading, ProcessDescriptors
 from stallwatch.sources.environment import EnvironmentReading
+from stallwatch.sources.kernel import KernelLinesReading
+from stallwatch.sources.lines import LinesReading
 from stallwatch.sources.threads import ProcessThreads, Thread, ThreadsReading
 from stallwatch.wording import joined
 
@@ -82,6 +85,23 @@ def _held(process: ProcessDescriptors) -> Iterator[str]:
             yield f"  {one.state} {one.local} {one.remote}: {one.receive_queue} {what}, {one.send_queue} bytes unsent"
 
 
+def _lines(reading: LinesReading) -> Iterator[Passage]:
+    for log in reading.logs:
+        shown = log.lines[-MOST_LINES:]
+        told = [joined([line.time, line.rank, f"{line.kind} {line.word}", line.text]) for line in shown]
+        if told:
+            yield Passage("Last telling lines of its log", "", tuple(told))
+
+
+def _kernel(reading: KernelLinesReading) -> Iterator[Passage]:
+    told = [
+        joined([time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(line.at)), line.kind, line.process, line.text])
+        for line in reading.lines[-MOST_LINES:]
+    ]
+    if told:
+        yield Passage("Kernel log", "Of the GPUs, memory, and hung tasks; times in UTC.", tuple(told))
+
+
 def _environment(reading: EnvironmentReading) -> Iterator[Passage]:
     """Tell what all ranks have in common once, and of each only what is its own."""
     each = [(one.rank or one.process, dict(one.variables)) for one in reading.processes]
@@ -99,6 +119,8 @@ def _environment(reading: EnvironmentReading) -> Iterator[Passage]:
 Tell = Callable[[Any], Iterable[Passage]]
 TELLERS: Mapping[str, tuple[type[Any], Tell]] = {
     threads.NAME: (ThreadsReading, _threads),
+    lines.NAME: (LinesReading, _lines),
+    kernel.NAME: (KernelLinesReading, _kernel),
     descriptors.NAME: (DescriptorsReading, _descriptors),
     environment.NAME: (EnvironmentReading, _environment),
 }
