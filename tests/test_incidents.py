@@ -73,7 +73,6 @@ class Node:
 
         return await self.exporter.until(seen)
 
-
     async def bundle(self):
         """Wait for the bundle of the incident and return its directory."""
         seen = await self.exporter.until(lambda scrape: scrape.all("evidence_info", server=self.name))

@@ -10,13 +10,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from stallwatch.config import Config
 from stallwatch.redaction import told
 from stallwatch.snapshot import Failure, Reading, Server
-from stallwatch.sources import descriptors, environment, kernel, lines, threads
+from stallwatch.sources import descriptors, environment, kernel, lines, stacks, threads
 from stallwatch.workers import WorkerError
 
 LONGEST_SECONDS = 20.0
 """How long one source may take in all: the deadline of its worker, and its start."""
+
+STACKS_SECONDS = 75.0
+"""Longer than `stacks` gives itself for all processes of a server."""
 
 Outcome = tuple[Reading | None, tuple[Failure, ...]]
 Ask = Callable[[str, str, type[Reading], list[dict[str, Any]]], Awaitable[Outcome]]
@@ -54,6 +58,10 @@ SOURCES = (
 class Reader(Protocol):
     """What reads for us once, beside the daily rounds."""
 
+    @property
+    def config(self) -> Config:
+        """Return the configuration that is in force."""
+
     async def ask(self, worker: str, name: str, reading: type[Reading], targets: list[dict[str, Any]]) -> Outcome:
         """Return what a worker reads."""
 
@@ -71,9 +79,21 @@ class Gatherer:
     async def gather(self, server: Server) -> tuple[Found, ...]:
         """Return what each source gives of this server, in their order."""
         try:
-            return tuple([await _found(source, server, self._reader.ask) for source in self._sources])
+            found = [await _found(source, server, self._reader.ask) for source in self._sources]
         finally:
             self._reader.end_worker("evidence")
+        if self._reader.config.evidence.stacks:
+            found.append(await timed(stacks.NAME, server, _stacks(server, found), STACKS_SECONDS))
+        return tuple(found)
+
+
+async def _stacks(server: Server, found: Iterable[Found]) -> Outcome:
+    """Return the stacks of processes of which is known that no thread is in uninterruptible sleep."""
+    seen = next((one.reading for one in found if isinstance(one.reading, threads.ThreadsReading)), None)
+    if seen is None:
+        why = "whether a thread is in uninterruptible sleep could not be read, so py-spy was not called"
+        return None, (Failure(stacks.NAME, "threads_unknown", why, server.name),)
+    return await stacks.read(server, threads.uninterruptible(seen))
 
 
 async def _found(source: Source, server: Server, ask: Ask) -> Found:

@@ -8,15 +8,19 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.sources import descriptors, environment, kernel, lines, threads
+from stallwatch.evidence.standing import Stack, Stand, stacks_of, standing
+from stallwatch.sources import descriptors, environment, kernel, lines, stacks, threads
 from stallwatch.sources.descriptors import DescriptorsReading, ProcessDescriptors
 from stallwatch.sources.environment import EnvironmentReading
 from stallwatch.sources.kernel import KernelLinesReading
 from stallwatch.sources.lines import LinesReading
+from stallwatch.sources.stacks import StacksReading
 from stallwatch.sources.threads import ProcessThreads, Thread, ThreadsReading
 from stallwatch.wording import joined
 
 MOST_LINES = 40
+MOST_STANDS = 8
+MOST_FRAMES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,28 @@ class Passage:
 
 def passages(sources: Mapping[str, Any]) -> Iterator[Passage]:
     """Yield a passage for each source that says something; raises msgspec.ValidationError where one is not its own."""
-    for name, (kind, tell) in TELLERS.items():
-        if name in sources:
-            yield from tell(msgspec.convert(sources[name], kind))
+    told = {name: msgspec.convert(sources[name], kind) for name, (kind, _) in TELLERS.items() if name in sources}
+    yield from _standing(told.get(stacks.NAME), told.get(threads.NAME))
+    for name, (_, tell) in TELLERS.items():
+        if name in told:
+            yield from tell(told[name])
+
+
+def _standing(python: StacksReading | None, kernel: ThreadsReading | None) -> Iterator[Passage]:
+    each = {stack.who: stack for stack in stacks_of(python, kernel.processes if kernel else ())}
+    found = standing(each.values())
+    if not found.stands:
+        return
+    by = "their Python stacks" if python else "what the kernel shows of them"
+    lines = [line for stand in found.stands[:MOST_STANDS] for line in _stand(stand, each[stand.who[0]])]
+    odd = f"by {by}: {joined(found.odd)}" if found.odd else ""
+    yield Passage("Where the ranks stand", f"By {by}: {found.sentence}.", tuple(lines), odd)
+
+
+def _stand(stand: Stand, stack: Stack) -> Iterator[str]:
+    """Return who stands here, and the innermost frames of the first of them."""
+    yield f"{' '.join(stand.who)}: {stand.words}"
+    yield from (f"    {frame}" for frame in (stack.frames or stack.kernel)[:MOST_FRAMES])
 
 
 def _threads(reading: ThreadsReading) -> Iterator[Passage]:
@@ -118,6 +141,7 @@ def _environment(reading: EnvironmentReading) -> Iterator[Passage]:
 
 Tell = Callable[[Any], Iterable[Passage]]
 TELLERS: Mapping[str, tuple[type[Any], Tell]] = {
+    stacks.NAME: (StacksReading, lambda _reading: ()),
     threads.NAME: (ThreadsReading, _threads),
     lines.NAME: (LinesReading, _lines),
     kernel.NAME: (KernelLinesReading, _kernel),
