@@ -13,7 +13,7 @@ from stallwatch import wording
 from stallwatch.past import BlockedPast, Ending, GpusPast, Past, RankPast, ReplicaPast, XidPast
 from stallwatch.placement import Holding
 from stallwatch.snapshot import PHASES, Launch, Moment
-from stallwatch.verdict import SIGNATURES, VERDICTS, judge
+from stallwatch.verdict import SIGNATURES, VERDICTS, foreseen, judge
 
 TWO_NODES = a_server(launch=Launch(port=30000, tp_size=16, nnodes=2))
 WORKER = a_server(launch=Launch(port=30000, tp_size=16, nnodes=2, node_rank=1))
@@ -432,3 +432,12 @@ def test_an_answer_of_long_ago_is_told_with_its_age():
     """While another probe is out, the last answer is not told as if it were of now."""
     assert wording.probes(serving(probes=(probe(age=25.0),)), NOW) == "/health answers (25 s ago)"
     assert wording.probes(serving(probes=(probe(age=5.0),)), NOW) == "/health answers"
+
+
+def test_the_kind_of_a_hang_is_told_before_it_is_called_stalled():
+    """At three minutes the verdict is suspect; what it will be is known from the same facts."""
+    past = serving(still=180.0, ranks=ranks(0.0, 0.0))
+    verdict = judge(past, moment())
+    assert (verdict.state, verdict.signature) == ("suspect", "")
+    assert foreseen(past, verdict, moment()) == "cold_deadlock"
+    assert foreseen(serving(), judge(serving(), moment()), moment()) == ""

@@ -1,5 +1,6 @@
 """How is a verdict put into words? One plain sentence with the numbers, for a person at 3 a.m."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from stallwatch.collectors.health import Probe
@@ -11,6 +12,7 @@ ASLEEP_CORES = 0.05
 SPINNING_CORES = 0.5
 STALE_PROBE = 20.0
 LONGEST = 1e9
+MOST_ALIKE = 3  # ranks that it takes to say that one is unlike the others
 BEFORE_STANDSTILL = 600.0
 """What the kernel told this long before the last movement may be what ended it."""
 
@@ -41,7 +43,7 @@ def moving(signals: Iterable[str]) -> str:
 def seen(past: Past, now: float) -> str:
     """Return what is seen of a server that does not move: GPUs, schedulers, log, port, the rank that lags."""
     parts = (gpus(past), schedulers(past), log(past, now), queue(past), probes(past, now), lagging(past))
-    return joined((*parts, kernel(past, now))) or "no signal says more"
+    return joined((*parts, waiting_elsewhere(past), kernel(past, now))) or "no signal says more"
 
 
 def weights(past: Past) -> str:
@@ -153,6 +155,25 @@ def odd_ranks(past: Past) -> list[str]:
     if asleep and any(cores >= SPINNING_CORES for cores in cpu.values()):
         return _few(asleep, len(cpu))
     return []
+
+
+def waiting_elsewhere(past: Past) -> str:
+    """Name the ranks that sleep in another place of the kernel than most, of a server that does not move."""
+    found = elsewhere(past)
+    return joined(f"{rank} sleeps in {wchan} unlike the others" for rank, wchan in found.items())
+
+
+def elsewhere(past: Past) -> dict[str, str]:
+    """Return the few ranks that sleep in another function of the kernel than all others do, and that function.
+
+    It means something only while nothing moves: the loop of a healthy rank is seen here and there.
+    """
+    asleep = {rank.rank: rank.wchan for rank in past.schedulers if rank.wchan and rank.missing_since is None}
+    if len(asleep) < MOST_ALIKE:
+        return {}
+    usual, count = Counter(asleep.values()).most_common(1)[0]
+    few = len(asleep) - count
+    return {rank: wchan for rank, wchan in asleep.items() if wchan != usual} if 3 * few <= len(asleep) else {}
 
 
 def names(ranks: Iterable[RankPast]) -> str:

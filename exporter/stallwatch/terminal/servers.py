@@ -53,7 +53,8 @@ def _notes(answer: Answer) -> Iterable[str]:
 
 
 def _head(entry: Entry, now: float, width: int) -> list[Line]:
-    signature = f" ({entry.signature})" if entry.signature else ""
+    doubted = f" (looks like {entry.looks_like})" if entry.looks_like else ""
+    signature = f" ({entry.signature})" if entry.signature else doubted
     text = f"{entry.server}: {entry.verdict.upper()}{signature} for {duration(now - entry.since)}"
     return wrapped(text, width, first="", style=STYLES.get(entry.verdict, "well"))
 
@@ -67,7 +68,7 @@ def _rest(answer: Answer, entry: Entry, width: int) -> list[Line]:
         *(line for lines in facts for line in lines),
         *health_table(entry, answer.time, width),
         *(line for lines in missing for line in lines),
-        *first_steps(entry.verdict, entry.signature, width),
+        *first_steps(entry.verdict, entry.signature or entry.looks_like, width),
     ]
 
 
