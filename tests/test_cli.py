@@ -75,11 +75,20 @@ def test_help_of_serve_groups_the_settings_with_their_defaults(capsys):
         (("serve", "--log.format=xml"), "--log.format"),
         (("demo", "--port=x"), "--port"),
         (("replay", "spin_deadlock", "--limit", "stale=3m"), "--limit: stale"),
+        (("replay",), "replay: name a scenario, a recording or a bundle; --list"),
+        (("replay", "/"), "/: is no bundle"),
+        (("replay", "/dev/null/recording.jsonl.gz"), "/dev/null/recording.jsonl.gz: cannot be read"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(capsys, arguments, named):
     """A wrong flag, value or command is named in one line, and nothing is started."""
     assert named in refused(capsys, *arguments)
+
+
+def test_shipped_scenarios_are_listed(capsys):
+    """One line each, and nothing is played."""
+    assert main(["replay", "--list"]) == 0
+    assert "\nrecovery " in capsys.readouterr().out
 
 
 def test_a_wrong_file_is_answered_in_one_line(capsys, tmp_path):
