@@ -23,6 +23,8 @@ JOB = "stallwatch"
 RECEIVER = "stallwatch"
 NEVER = "0001-01-01T00:00:00Z"
 """Alertmanager's end of what has not ended."""
+LATEST = 253_402_300_799.0
+"""The last second of the year 9999, whatever a file that was kept may claim."""
 
 _SAYS = {STALLED: "has stalled", DEAD: "is dead", GPU_FAULT: "cannot go on"}
 _FNV_OFFSET, _FNV_PRIME = 14695981039346656037, 1099511628211
@@ -73,9 +75,9 @@ def labels_of(alert: Alert) -> dict[str, str]:
 
 def fingerprint(labels: Mapping[str, str]) -> str:
     """Return what Alertmanager knows an alert by: the FNV-1a hash of its labels in their order, as 16 hex digits."""
-    text = b"".join(name.encode() + b"\xff" + labels[name].encode() + b"\xff" for name in sorted(labels))
+    words = (word for name in sorted(labels) for word in (name, labels[name]))
     found = _FNV_OFFSET
-    for byte in text:
+    for byte in b"".join(word.encode(errors="replace") + b"\xff" for word in words):
         found = (found ^ byte) * _FNV_PRIME % 2**64
     return f"{found:016x}"
 
@@ -104,7 +106,8 @@ def _description(alert: Alert) -> str:
 
 
 def _time(unix: float) -> str:
-    return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    known = min(max(unix, 0.0), LATEST)
+    return datetime.fromtimestamp(known, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _common(each: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -116,6 +116,9 @@ class Webhook:
                 self._incidents.settle(news, self._now, delivered=outcome.result == "delivered")
                 wait = self._pace.first_retry
                 await asyncio.sleep(self._pace.gap)
+        if self._fault:
+            logger.info("what could not be told is over")
+        self._fault = ""
 
     async def _sent(self, file: Path, news: News) -> Outcome:
         try:
