@@ -123,6 +123,22 @@ def test_the_configuration_can_be_checked(capsys, tmp_path):
     assert str(file) in refused(capsys, "serve", "--config.check", f"--config.file={file}")
 
 
+def test_a_webhook_that_cannot_be_used_is_said_when_checked(capsys, tmp_path):
+    """The exporter would serve all the same, so the configuration is good; what the file holds is not shown."""
+    file, url = tmp_path / "stallwatch.yml", tmp_path / "url"
+    file.write_text("notify: {webhook_url_file: url}\n")
+    for content, wrong in ((None, "no such file or directory"), ("canary", "its line is no http:// or https:// URL")):
+        if content:
+            url.write_text(content)
+        assert main(["serve", "--config.check", f"--config.file={file}"]) == 0
+        said = capsys.readouterr()
+        assert said.out == "the configuration is good\n"
+        assert said.err == f"stallwatch: nobody can be notified: {url}: {wrong}\n"
+    url.write_text("https://example.org/canary\n")
+    assert main(["serve", "--config.check", f"--config.file={file}"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_checking_loads_no_server():
     """What only serving needs is not imported to check a configuration."""
     code = (

@@ -116,6 +116,7 @@ def test_a_file_with_every_key_is_read():
     assert config.web.enable_lifecycle
     assert config.collectors.disabled == {"gpu"}
     assert config.path.procfs == str(DATA / "host" / "proc")
+    assert config.notify.webhook_url_file == str(DATA / "secrets" / "webhook")
     assert (config.log.format, config.log.level) == ("json", "debug")
     assert (kimi.name, kimi.engine, kimi.port, kimi.host, kimi.gpus) == ("kimi", "sglang", 8000, "::1", (0, 1, 2, 3))
     assert (kimi.log, kimi.api_key_file) == (str(DATA / "logs" / "kimi.log"), "/run/secrets/key")
@@ -157,6 +158,8 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
         "servers: [{name: a, api_key_file: !hunter2!x y}]",
         "servers: [{name: a, api_key_file: *hunter2 }]",
         "servers: [{name: a, api_key_file: {hunter2: hunter2}}]",
+        "notify: {webhook_url_file: [hunter2]}",
+        "notify: {webhook_url: 'https://hunter2.example.org/hunter2'}",
         "servers: hunter2",
         "servers: [hunter2]",
         "servers: [{name: a, host: 'root:hunter2@example.org'}]",
