@@ -18,14 +18,15 @@ from stallwatch.config import Config
 from stallwatch.expense import own_expense
 from stallwatch.gpus.nvml import SLOWLY
 from stallwatch.journal import Changes
-from stallwatch.lanes import Collect, Lanes, Outcome, Plan, decoder
+from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, decoder
 from stallwatch.mending import Mending
+from stallwatch.past import Past
 from stallwatch.release import Release, Released
 from stallwatch.roster import Roster
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapshot
 from stallwatch.tracks.memory import YOUNG_SECONDS
 from stallwatch.view import Kept, View
-from stallwatch.watcher import Watcher
+from stallwatch.watcher import Judged, Watcher
 from stallwatch.workers import Deadlines, Worker, WorkerError
 
 logger = logging.getLogger("stallwatch.monitor")
@@ -144,7 +145,7 @@ class Monitor:
         self._watcher = Watcher(lambda name: self._config.limits_of(name))  # noqa: PLW0108 reloads replace the config
         self._changes = Changes(logger)
         self._recalled: Any = None
-        self._recalled_until = 0.0
+        self._recalled_at = self._recalled_until = 0.0
         self._offset = 0.0
         self._lanes = Lanes()
         self._enlist()
@@ -202,7 +203,8 @@ class Monitor:
     def recall(self, remembered: Any) -> None:
         """Go on with what an exporter before this one remembered, once it is seen which servers are still there."""
         self._recalled = remembered
-        self._recalled_until = self._clock().monotonic + YOUNG_SECONDS  # nobody could use it any more after that
+        self._recalled_at = self._clock().monotonic
+        self._recalled_until = self._recalled_at + YOUNG_SECONDS  # nobody could use it any more after that
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -341,13 +343,10 @@ class Monitor:
         ]
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
-        told = [failure for failure in failures if failure.reason != "starting"]  # which is no news
         lanes = self._lanes.states(moment.monotonic)
-        wrong: dict[tuple[str, ...], str] = {(f.collector, f.server, f.reason): f.detail for f in told}
-        wrong |= {(one.collector, one.server, "too_many"): f"{one.dropping} left out" for one in lanes if one.dropping}
-        self._changes.see(wrong)
         judged = self._watcher.look(moment, self._present, readings, failures)
-        self._bury(judged.snapshot.servers)
+        self._log(failures, lanes, judged.pasts)
+        self._bury(judged)
         used = self._used()
         workers = tuple(
             state for worker in self._workers.values() if (state := worker.state()).name in used or state.abandoned
@@ -364,9 +363,31 @@ class Monitor:
             self.kept(),
         )
 
-    def _bury(self, servers: tuple[Server, ...]) -> None:
+    def _log(self, failures: Iterable[Failure], lanes: Iterable[LaneState], pasts: Mapping[str, Past]) -> None:
+        """Say what is missing, unless it is no news: at the first round, at a port that opens last, of who has gone."""
+        names = {"", *(server.name for server in self._present)}
+        self._changes.forget(lambda key: key[1] not in names)
+        opens = {name for name, past in pasts.items() if not past.ready}
+        told = (
+            one
+            for one in failures
+            if one.server in names
+            and one.reason != "starting"
+            and not (one.reason == "refused" and one.server in opens)
+        )
+        wrong: dict[tuple[str, ...], str] = {(f.collector, f.server, f.reason): f.detail for f in told}
+        wrong |= {(one.collector, one.server, "too_many"): f"{one.dropping} left out" for one in lanes if one.dropping}
+        self._changes.see(wrong)
+
+    def _bury(self, judged: Judged) -> None:
+        """Have the logs of those read on that have gone, but of those that had when we began: it was done then."""
         names = {server.name for server in self._present}
-        gone = tuple(server for server in servers if server.name not in names)
+        ends = {name: past.ending.gone_since for name, past in judged.pasts.items()}
+        gone = tuple(
+            server
+            for server in judged.snapshot.servers
+            if server.name not in names and (ends[server.name] or 0.0) >= self._recalled_at
+        )
         if gone != self._gone:
             self._gone = gone
             self._enlist()
