@@ -132,7 +132,7 @@ async def soak_virtual(seconds: float, seed: int = 1) -> tuple[list[Row], list[s
             await exporter.look(t)
             series = max(series, exporter.series())
             if number % 20 == 0:
-                exporter.page.rendered()
+                await exporter.page.rendered()
             if dice.random() < STEP / (6 * 3600):
                 restarts += 1
                 await exporter.restart()

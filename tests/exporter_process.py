@@ -52,7 +52,7 @@ class ExporterProcess:
 
     def __init__(self, environ=None, flags=(), python=sys.executable, user=None, **settings):
         self.port = free_port()
-        names = {"STALLWATCH_STATE__ENABLED": "false"} | {
+        names = {"STALLWATCH_STATE__ENABLED": "false", "STALLWATCH_EVIDENCE__ENABLED": "false"} | {
             f"STALLWATCH_{key}": str(value) for key, value in settings.items()
         }
         self._environ = {**os.environ, **(environ or {}), **names}

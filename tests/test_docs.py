@@ -123,7 +123,7 @@ def test_what_replay_prints_is_what_stands_there(page):
             options = vars(_parser().parse_args(words[1:]))
             out, err = io.StringIO(), io.StringIO()
             with redirect_stderr(err):
-                replay(**{key: value for key, value in options.items() if key != "command"}, out=out)
+                replay(**{key: value for key, value in options.items() if key not in {"command", "list"}}, out=out)
             assert printed.split() == f"{out.getvalue()}{err.getvalue()}".split()
 
 

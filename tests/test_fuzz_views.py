@@ -1,5 +1,6 @@
 """Whatever stands in a view, each rendering of it is whole: nothing in it can forge a line, a label or a tag."""
 
+import asyncio
 import io
 import json
 import logging
@@ -136,7 +137,7 @@ def require_whole(view):
     assert all(name.startswith(("stallwatch_", "process_")) and name != "stallwatch_fake" for name, _ in told[0])
     trends = Trends()
     trends.take(view)
-    page = StatusPage(lambda: view, trends, "/metrics").rendered().plain.decode()
+    page = asyncio.run(StatusPage(lambda: view, trends, "/metrics").rendered()).plain.decode()
     seen = Tags(page).seen
     assert {tag for tag, _ in seen} <= set(TAGS)
     assert [tag for tag, _ in seen].count("script") == 1  # ours

@@ -35,7 +35,9 @@ class Node:
         self.name = f"sglang:{self.port}"
         self.gpus = PlayedGpus(directory / "gpus", 8)
         self.server = None
-        self.exporter = ExporterProcess(environment(library, self.gpus.path), **FAST)
+        self.evidence = directory / "evidence"
+        kept = {"EVIDENCE__ENABLED": "true", "EVIDENCE__DIRECTORY": self.evidence}
+        self.exporter = ExporterProcess(environment(library, self.gpus.path), **FAST, **kept)
         self._directory = directory
 
     async def start(self, *flags, environ=None):
@@ -70,6 +72,12 @@ class Node:
             return all(scrape.value("signal_success", server=self.name, signal=signal) == 1 for signal in signals)
 
         return await self.exporter.until(seen)
+
+    async def bundle(self):
+        """Wait for the bundle of the incident and return its directory."""
+        seen = await self.exporter.until(lambda scrape: scrape.all("evidence_info", server=self.name))
+        ((labels, _),) = seen.all("evidence_info", server=self.name)
+        return self.evidence / labels["bundle"]
 
 
 def stamp():

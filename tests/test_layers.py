@@ -5,8 +5,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd"},
-    {"http_probe", "sections", "answer"},
+    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd", "deltas"},
+    {"http_probe", "trust", "sections", "answer"},
     {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
     {"engines"},
@@ -20,10 +20,12 @@ LAYERS = (
     {"tracks", "wording"},
     {"history", "lives", "judging"},
     {"verdict"},
-    {"watcher", "recording"},
+    {"watcher", "recordingfile"},
+    {"recording"},
+    {"flight"},
     {"view"},
     {"monitor"},
-    {"trends"},
+    {"trends", "notify"},
     {"pages"},
     {"serverfamilies", "ownfamilies", "status", "report", "terminal"},
     {"evidence"},

@@ -1,6 +1,8 @@
 """Tests of the load snapshots, in the layout in which SGLang writes them."""
 
+import asyncio
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -157,7 +159,7 @@ class Node:
 
     def ranks(self, now=0.0, **server):
         """Return the ranks whose loads are found."""
-        return [found.dp_rank for found in self.files.read(self.server(**server), now)]
+        return [found.dp_rank for found in asyncio.run(self.files.read(self.server(**server), now))]
 
 
 @pytest.fixture
@@ -211,7 +213,7 @@ def test_a_file_of_another_user_is_not_used(node):
     """A scheduler that holds a file that is not its own proves nothing by it."""
     real = os.stat_result((0o100600, 0, 0, 1, UID + 1, 0, 0, 0, 0, 0))
     files = LoadFiles(node.files.procfs, str(node.shm), stat=lambda _path: real)
-    assert files.read(node.server(), 0.0) == ()
+    assert asyncio.run(files.read(node.server(), 0.0)) == ()
     assert node.ranks() == ["0"]
 
 
@@ -222,7 +224,7 @@ def test_a_process_that_must_not_be_seen_ties_nothing(node):
         def fds(self, pid):
             raise PermissionError
 
-    assert LoadFiles(Forbidden(str(node.tree.root)), str(node.shm)).read(node.server(), 0.0) == ()
+    assert asyncio.run(LoadFiles(Forbidden(str(node.tree.root)), str(node.shm)).read(node.server(), 0.0)) == ()
 
 
 def test_a_search_without_success_is_repeated_after_a_while(node):
@@ -235,7 +237,7 @@ def test_a_search_without_success_is_repeated_after_a_while(node):
 
 
 def test_a_search_looks_at_so_many_descriptors_of_all_schedulers_together(node):
-    """The search is made in the event loop, which schedulers with very many files must not hold up."""
+    """Schedulers with very many files do not keep the searches for others waiting for long."""
 
     class Full(Procfs):
         looked = 0
@@ -247,8 +249,35 @@ def test_a_search_looks_at_so_many_descriptors_of_all_schedulers_together(node):
             Full.looked += name.startswith("fd/")
             return super().link(pid, name)
 
-    assert LoadFiles(Full(str(node.tree.root)), str(node.shm)).read(node.server(), 0.0) == ()
+    assert asyncio.run(LoadFiles(Full(str(node.tree.root)), str(node.shm)).read(node.server(), 0.0)) == ()
     assert 0 < Full.looked < 5000
+
+
+async def test_the_searches_of_many_servers_hold_nothing_up(node):
+    """They come one after another and in steps, between which the event loop goes on with what else is due."""
+    looked, most = 0, 0
+
+    class Full(Procfs):
+        def fds(self, pid):
+            return range(100, 1100)
+
+        def link(self, pid, name):
+            nonlocal looked
+            looked += 1
+            return "/dev/null"
+
+    async def count():
+        nonlocal looked, most
+        while True:
+            looked, most = 0, max(most, looked)
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    files = LoadFiles(Full(str(node.tree.root)), str(node.shm))
+    servers = [replace(node.server(), name=f"s{number}") for number in range(64)]
+    assert await asyncio.gather(*(files.read(server, 0.0) for server in servers)) == [()] * 64
+    counting.cancel()
+    assert 0 < most < 1000
 
 
 def test_a_new_life_or_a_forgotten_name_is_searched_at_once(node):
@@ -281,7 +310,7 @@ def test_a_real_process_and_a_real_folder():
         try:
             file.write(pack(load(0, 1000.0)))
             file.flush()
-            loads = LoadFiles().read(Server("s", "sglang", Launch(), (process,)), 0.0)
+            loads = asyncio.run(LoadFiles().read(Server("s", "sglang", Launch(), (process,)), 0.0))
         finally:
             os.unlink(path)
     assert loads == (Load("0", 1000.0, 0.0, 0.0),)

@@ -1,5 +1,6 @@
 """Status: what the page at `/` says of a node, as text and structure; tests/test_page_chromium.py looks at it."""
 
+import asyncio
 import gzip
 import re
 from dataclasses import replace
@@ -43,7 +44,7 @@ def of_one(past, state="stalled", **fields):
 def page(view, age=1.0, trends=None):
     """Return the page of a view that is so old."""
     made = StatusPage(lambda: view, trends or Trends(), name="gpu-node-7", clock=lambda: NOW + age)
-    return made.rendered().plain.decode()
+    return asyncio.run(made.rendered()).plain.decode()
 
 
 def text(html):
@@ -228,20 +229,45 @@ def test_a_name_that_is_no_unicode_does_no_harm():
     assert "caf?" in page(view)
 
 
-def test_one_view_is_rendered_once():
+async def test_one_view_is_rendered_once():
     """Many tabs cost one rendering; another view or a growing age of an old one makes another."""
     views = [a_view(a_1="busy")]
     now = [NOW + 1]
     made = StatusPage(lambda: views[0], Trends(), clock=lambda: now[0])
-    first = made.rendered()
+    first = await made.rendered()
     now[0] += 5
-    assert made.rendered() is first
+    assert await made.rendered() is first
     views[0] = a_view(a_1="busy")
-    second = made.rendered()
+    second = await made.rendered()
     assert second is not first
     now[0] += 60
-    assert "not well" in text(made.rendered().plain.decode())
+    assert "not well" in text((await made.rendered()).plain.decode())
     assert gzip.decompress(second.zipped) == second.plain
+
+
+async def test_all_who_ask_at_once_share_a_rendering():
+    """Whoever asks while a page is being rendered gets that one."""
+    made = StatusPage(lambda: a_view(a_1="busy"), Trends(), clock=lambda: NOW + 1)
+    first, *others = await asyncio.gather(*(made.rendered() for _ in range(5)))
+    assert {id(one) for one in others} == {id(first)}
+    assert await made.rendered() is not first
+
+
+async def test_a_rendering_lets_others_take_turns():
+    """After each server the event loop goes on with what else is due."""
+    turns = 0
+
+    async def take_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    view = a_view(**{f"a_{number}": "busy" for number in range(64)})
+    other = asyncio.create_task(take_turns())
+    await StatusPage(lambda: view, Trends(), clock=lambda: NOW + 1).rendered()
+    other.cancel()
+    assert turns >= 64
 
 
 def test_without_a_script_it_loads_itself_again():
@@ -257,9 +283,6 @@ def test_nothing_on_the_page_needs_more_than_its_policy():
 
 
 def test_one_line_on_a_server_for_terminals():
-    """The demo's and the check's line on a server."""
-    view = a_view(a_1="stalled")
-    verdict = replace(view.verdicts["a:1"], signature="spin_deadlock")
-    assert status.told("a:1", verdict, moment()) == "a:1: stalled (spin_deadlock) for 10 min: a:1 is stalled."
+    """The demo's line on a server."""
     line = status.sentence(a_server(), serving(still=60.0), moment())
     assert line == "sglang:30000: ready, last movement 60 s ago (tokens), running for 60 min"

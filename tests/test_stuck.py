@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+import trustme
 
 from dead_mount import DeadMount
 from exporter_process import Scrape
@@ -185,6 +186,25 @@ async def test_a_log_on_a_dead_mount(tmp_path, library):
                 await node.seen("gpu", "process", "health")
                 await told_of(exporter, str(mount.path))
                 await holds(node, "a log on a dead mount", "gpu", "process", "health")
+
+
+async def test_a_ca_on_a_dead_mount(tmp_path, library):
+    """The CA of a server's TLS cannot be read any more: its probes are missing, named, and all else is there."""
+    with DeadMount(tmp_path) as mount:
+        mount.path.write_bytes(trustme.CA().cert_pem.bytes())
+        config = tmp_path / "stallwatch.yml"
+        async with a_node(tmp_path, library) as node:
+            config.write_text(f"servers: [{{name: mine, port: {node.port}, tls: {{ca_file: {mount.path}}}}}]\n")
+            node.name = "mine"
+            node.exporter._flags.append(f"--config.file={config}")
+            async with node.exporter as exporter:
+                await node.start()
+                await node.everything_seen()
+                mount.die()
+                await exporter.until(lambda scrape: reasons(scrape, "health").get("ca_unreadable"))
+                await told_of(exporter, f"{mount.path}: not read within")
+                last = await holds(node, "a CA on a dead mount", "gpu", "process", "log")
+                assert last.value("health_success", server="mine", path="/health") is None
 
 
 @pytest.mark.parametrize(

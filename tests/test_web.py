@@ -1,5 +1,6 @@
 """Web: what each address answers, and that nothing it says can be more than text."""
 
+import asyncio
 import gzip
 import re
 import time
@@ -10,8 +11,11 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from readings import a_server
 from stallwatch.exposition import Exposition
+from stallwatch.release import Released
 from stallwatch.sections import WebConfig
 from stallwatch.snapshot import Failure, Moment, Snapshot
+from stallwatch.status import StatusPage
+from stallwatch.trends import Trends
 from stallwatch.view import View
 from stallwatch.web import Orders, application
 from test_exposition import OPENMETRICS, a_view
@@ -28,7 +32,10 @@ async def serve():
         async def reload():
             return reload_error
 
-        app = application(WebConfig(**config), Exposition(view), lambda: view, Orders(reload, None))
+        async def release(_seconds):
+            return Released(0.0)
+
+        app = application(WebConfig(**config), Exposition(view), lambda: view, Orders(reload, release))
         clients.append(TestClient(TestServer(app)))
         await clients[-1].start_server()
         return clients[-1]
@@ -106,6 +113,27 @@ async def test_the_page_is_zipped_for_those_who_can_unzip(serve):
     assert head.headers["Content-Length"] == plain.headers["Content-Length"]
 
 
+async def test_a_scrape_does_not_wait_for_the_page():
+    """The page of a large node is still being rendered when a scrape that came after it has its answer."""
+    view = a_view(now=time.monotonic(), servers=[a_server(name=f"a:{number}") for number in range(256)])
+    begun = asyncio.Event()
+
+    def seen():
+        begun.set()
+        return view
+
+    app = application(
+        WebConfig(), Exposition(view), lambda: view, Orders(None, None), StatusPage(seen, Trends(), "/metrics")
+    )
+    async with TestClient(TestServer(app)) as client:
+        assert (await client.get("/metrics")).status == 200
+        page = asyncio.create_task(client.get("/"))
+        await begun.wait()
+        assert (await client.get("/metrics")).status == 200
+        assert not page.done()
+        assert (await page).status == 200
+
+
 async def test_style_script_and_icon_are_kept_until_they_change(serve):
     """What the page refers to is there under the address of its content; under any other it is asked for again."""
     client = await serve(a_view(now=time.monotonic()))
@@ -147,3 +175,38 @@ async def test_reload_over_http_is_off_unless_enabled(serve):
     bad = await (await serve(enable_lifecycle=True, reload_error="stallwatch.yml: x: unknown key")).post("/-/reload")
     assert (bad.status, await bad.text()) == (400, "stallwatch.yml: x: unknown key\n")
     assert (await (await serve(enable_lifecycle=True)).get("/-/reload")).status == 405
+
+
+ORDERS = ("/-/reload", "/-/gpu/release")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "http://{host}"},
+        {"Origin": "https://example.org"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://{host}.example.org"},
+    ],
+)
+async def test_a_page_of_another_site_cannot_give_orders(serve, order, headers):
+    """What somebody's browser is made to send is refused, whoever looks at that page."""
+    client = await serve(enable_lifecycle=True)
+    sent = {name: value.format(host=f"127.0.0.1:{client.port}") for name, value in headers.items()}
+    answer = await client.post(order, headers=sent)
+    assert (answer.status, await answer.text()) == (403, "refused: a web page of another site sent this\n")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Sec-Fetch-Site": "none"}, {"Sec-Fetch-Site": "same-origin", "Origin": "http://{host}"}],
+)
+async def test_who_gives_orders_at_first_hand_is_heard(serve, order, headers):
+    """A command sends neither header, a browser that is at this address says so."""
+    client = await serve(enable_lifecycle=True)
+    sent = {name: value.format(host=f"127.0.0.1:{client.port}") for name, value in headers.items()}
+    assert (await client.post(order, headers=sent)).status == 200

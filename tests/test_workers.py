@@ -152,6 +152,25 @@ async def test_giving_up_names_what_does_not_end(workers):
     reading.cancel()
 
 
+async def test_a_worker_that_is_replaced_on_purpose_is_no_restart(workers):
+    """A renewal, a release and a request that is called off count nothing; one that dies afterwards does."""
+    worker = workers()
+    await ask(worker, {"do": "answer"})
+    assert worker.retire()
+    await ask(worker, {"do": "answer"})
+    await worker.give_up(10.0)
+    await ask(worker, {"do": "answer"})
+    reading = asyncio.ensure_future(ask(worker, {"do": "hang", "note": "pid 4242"}))
+    await asyncio.sleep(0)
+    reading.cancel()
+    await ask(worker, {"do": "answer"})
+    assert worker.state().restarts == 0
+    with pytest.raises(WorkerError):
+        await ask(worker, {"do": "die"})
+    await ask(worker, {"do": "answer"})
+    assert worker.state().restarts == 1
+
+
 async def test_a_late_worker_gets_sigterm_then_sigkill(workers):
     """A worker that takes no notice of SIGTERM is killed after its grace, without anybody waiting for it."""
     worker = workers(Deadlines(call=0.2, start=30, first_call=30, to_sigterm=0.1, to_sigkill=0.2))

@@ -53,6 +53,13 @@ class Probe(msgspec.Struct):
     consecutive_failures: float = 0
 
 
+class Evidence(msgspec.Struct):
+    """The bundle that is kept of the incident."""
+
+    bundle: str
+    gathered: float
+
+
 class Entry(msgspec.Struct):
     """One server."""
 
@@ -75,6 +82,7 @@ class Entry(msgspec.Struct):
     owed_since: dict[str, float] = {}
     gpus: Gpus = msgspec.field(default_factory=Gpus)
     health: list[Probe] = []
+    evidence: Evidence | None = None
 
 
 class Failure(msgspec.Struct):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import aiohttp
 
-from stallwatch import aside
+from stallwatch.aside import Reads
 from stallwatch.http_probe import NotMadeError
 from stallwatch.node.procfs import Listener, Procfs
 from stallwatch.snapshot import Failure, Server
@@ -60,7 +60,7 @@ class ApiKeys:
 
     procfs: Procfs = field(default_factory=Procfs)
     read: Callable[[Path], Found | None] = read_key
-    _reading: dict[str, "asyncio.Future[Found | None]"] = field(default_factory=dict)
+    _reads: Reads[Found | None] = field(default_factory=lambda: Reads("api key"))
     _keys: dict[tuple[str, int], _Key] = field(default_factory=dict)
 
     async def authorization(
@@ -82,14 +82,10 @@ class ApiKeys:
         return {"Authorization": known.header}, ()
 
     async def _found(self, file: str) -> Found | None:
-        if file not in self._reading:
-            self._reading[file] = aside.begin(lambda: self.read(Path(file)), "api key")
-        reading = self._reading[file]
-        done, _ = await asyncio.wait({reading}, timeout=READ_SECONDS)
-        if not done:
+        try:
+            return await self._reads.read(file, lambda: self.read(Path(file)), READ_SECONDS)
+        except asyncio.TimeoutError:
             return None
-        self._reading.pop(file, None)
-        return reading.result()
 
     def request_class(self) -> type[aiohttp.ClientRequest]:
         """Return the requests of a session that shows a key to nobody else."""

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -32,3 +32,24 @@ def begin(work: Callable[[], T], name: str) -> "asyncio.Future[T]":
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return answer
+
+
+class Reads(Generic[T]):
+    """Reads of files that may lie on a dead mount: one at a time of each file, so that it costs one thread at most."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._under_way: dict[str, asyncio.Future[T]] = {}
+
+    async def read(self, file: str, work: Callable[[], T], within: float) -> T:
+        """Return what the work returns or raises; raises TimeoutError where it, or one begun before, takes longer."""
+        reading = self._under_way.get(file)
+        if reading is None:
+            reading = self._under_way[file] = begin(work, self._name)
+            reading.add_done_callback(lambda ended: ended.exception())  # nobody may wait for it any more
+        done, _ = await asyncio.wait({reading}, timeout=within)
+        if not done:
+            raise asyncio.TimeoutError
+        if self._under_way.get(file) is reading:
+            del self._under_way[file]
+        return reading.result()

@@ -67,11 +67,17 @@ def _parser() -> argparse.ArgumentParser:
     replay = commands.add_parser(
         "replay",
         help="say what would have been said of a scenario, and when",
-        description="Plays a scenario through the judgement. Exit code: 0 when every expectation holds, else 1.",
+        description="Plays a scenario or a recording through the judgement. Exit code: 0 when every expectation holds, "
+        "1 when one does not, 2 when there is nothing to play.",
     )
     replay.add_argument(
-        "file", type=Path, metavar="FILE", help="a scenario (YAML, or a shipped one by name) or a recording (.jsonl)"
+        "file",
+        type=Path,
+        nargs="?",
+        metavar="FILE",
+        help="a scenario (YAML, or a shipped one by name), a recording (.jsonl, .jsonl.gz) or the bundle of a hang",
     )
+    replay.add_argument("--list", action="store_true", help="print the shipped scenarios by name, and do nothing else")
     replay.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object per line")
     replay.add_argument("--rules", type=Path, metavar="DIR", help="also play these alert rules, with promtool")
     replay.add_argument(
@@ -92,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument("order", choices=["release"], help="what to do")
     gpu.add_argument("--for", dest="duration", default="5m", metavar="DURATION", help="how long (default: %(default)s)")
     gpu.add_argument("--url", default=USUAL_URL, help="the exporter to tell (default: %(default)s)")
+    _add_evidence(commands)
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")
     demo.add_argument(
         "--port", type=int, default=19847, help="port of the exporter that watches (default: %(default)s)"
@@ -109,6 +116,50 @@ def _parser() -> argparse.ArgumentParser:
     bundle.add_argument("directory", type=Path, metavar="DIR", help="where to; it is made where it is missing")
     bundle.add_argument("--force", action="store_true", help="overwrite files that differ")
     return parser
+
+
+def _add_evidence(commands: Any) -> None:
+    parser = commands.add_parser(
+        "evidence",
+        help="read what was kept of incidents",
+        description="The exporter keeps a bundle of each incident: what was to be seen when nothing moved any more.",
+    )
+    orders = parser.add_subparsers(dest="order", metavar="ORDER", title="orders", required=True)
+    listing = orders.add_parser("list", help="list the bundles", description="Lists the bundles, oldest first.")
+    listing.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    show = orders.add_parser("show", help="say what a bundle tells", description="Says what a bundle tells.")
+    pack = orders.add_parser(
+        "pack",
+        help="make one file of a bundle, for a bug report",
+        description="Writes a bundle to one .tar.gz, redacted once more, with the sums of its files.",
+    )
+    pack.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: BUNDLE.tar.gz, here)")
+    for order in (show, pack):
+        order.add_argument(
+            "bundle",
+            nargs="?",
+            default="",
+            metavar="BUNDLE",
+            help="its name, its path, or a server: its latest (of all)",
+        )
+    for order in (listing, show, pack):
+        add_flags(order)
+
+
+def _evidence(arguments: dict[str, Any]) -> int:
+    from stallwatch.evidence import commands  # noqa: PLC0415 each command loads what it needs
+
+    order, as_json, bundle, output = (arguments.pop(key, None) for key in ("order", "as_json", "bundle", "output"))
+    try:
+        directory = commands.directory_of(load(arguments, os.environ))
+        if order == "list":
+            return commands.list_bundles(directory, as_json=bool(as_json))
+        if order == "show":
+            return commands.show(directory, bundle or "")
+        return commands.pack_bundle(directory, bundle or "", output)
+    except ConfigError as error:
+        print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
+        return 2
 
 
 def _serve(arguments: dict[str, object]) -> int:
@@ -131,6 +182,14 @@ def _check_files(config: Config) -> None:
         from stallwatch.gate.admission import PolicyLoader  # noqa: PLC0415 aiohttp is loaded only where it is needed
 
         PolicyLoader(Path(config.web.config_file)).load()
+    if config.notify.webhook_url_file:
+        from stallwatch.notify.address import AddressError, read_url  # noqa: PLC0415 the same
+
+        try:
+            read_url(Path(config.notify.webhook_url_file))
+        except AddressError as error:  # which would not keep the exporter from serving either
+            said = f"stallwatch: nobody can be notified: {config.notify.webhook_url_file}: {error}"
+            print(said, file=sys.stderr)  # noqa: T201 the answer to what was typed
 
 
 def _check(arguments: dict[str, Any]) -> int:
@@ -145,8 +204,15 @@ def _check(arguments: dict[str, Any]) -> int:
 
 
 def _replay(arguments: dict[str, Any]) -> int:
-    from stallwatch.simulation.replay import replay  # noqa: PLC0415 each command loads what it needs
+    from stallwatch.simulation.replay import replay, shipped_scenarios  # noqa: PLC0415 each command loads what it needs
 
+    if arguments.pop("list"):
+        print(*shipped_scenarios(), sep="\n")  # noqa: T201 the answer to what was typed
+        return 0
+    if arguments["file"] is None:
+        text = "stallwatch: replay: name a scenario, a recording or a bundle; --list prints the shipped scenarios"
+        print(text, file=sys.stderr)  # noqa: T201 the answer to what was typed
+        return 2
     try:
         return replay(**arguments)
     except ConfigError as error:
@@ -180,4 +246,12 @@ def _bundle(arguments: dict[str, Any]) -> int:
     return bundle(**arguments)
 
 
-_COMMANDS = {"serve": _serve, "check": _check, "replay": _replay, "gpu": _gpu, "demo": _demo, "bundle": _bundle}
+_COMMANDS = {
+    "serve": _serve,
+    "check": _check,
+    "replay": _replay,
+    "evidence": _evidence,
+    "gpu": _gpu,
+    "demo": _demo,
+    "bundle": _bundle,
+}

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from prometheus_client import Metric
@@ -18,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 
 from stallwatch import __version__
 from stallwatch.monitor import COLLECTORS
+from stallwatch.notify.tally import Tally
 from stallwatch.ownfamilies import own_families
 from stallwatch.serverfamilies import server_families
 from stallwatch.snapshot import Family
@@ -103,9 +105,16 @@ class _Chunk:
 class Exposition:
     """The current scrape in every format that is asked for."""
 
-    def __init__(self, view: View, *, reloaded: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        view: View,
+        *,
+        reloaded: Callable[[], bool] = lambda: True,
+        tally: Callable[[], Tally | None] = lambda: None,
+    ) -> None:
         self._view = view
         self._reloaded = reloaded
+        self._tally = tally
         self._asked: dict[str, tuple[str, float]] = {}  # content type -> an Accept header that chooses it, when
         self._pages: dict[str, Page] = {}
         self._chunks: dict[tuple[str, str], _Chunk] = {}
@@ -143,7 +152,8 @@ class Exposition:
             readings = view.snapshot.all(collector.reading)
             yield collector.name, (offset, *readings), _bound(collector.families, readings, view)
         yield "server", (view,), lambda: server_families(view)
-        yield "own", (view,), lambda: own_families(view, reloaded=self._reloaded(), dropped=self._dropped)
+        own = partial(own_families, view, dropped=self._dropped)
+        yield "own", (view,), lambda: own(reloaded=self._reloaded(), tally=self._tally())
         yield "build", (), build_families
 
     def _chunk(

@@ -1,9 +1,6 @@
 """How is a server of this node asked over HTTP, and what does an answer that fails say?
 
 Only a literal address is asked, on a connection of its own, with no proxy, no cookie and no redirect.
-
-TLS: the chain is verified against `ca_file`; the name is not, since a certificate seldom names the address that is
-asked. Without `ca_file`, a loopback address is not verified at all, and any other one fully, with the system's CAs.
 """
 
 import asyncio
@@ -73,21 +70,6 @@ def url(server: Server, path: str) -> URL:
     """Return where a path of a server is."""
     scheme = "https" if server.launch.tls else "http"
     return URL.build(scheme=scheme, host=server.address or "", port=server.launch.port, path=path)
-
-
-def set_trust(context: ssl.SSLContext, server: Server, ca_file: str | None) -> None:
-    """Let a client's context trust what may be trusted at this server's address."""
-    if ca_file is not None:
-        context.check_hostname = False
-        try:
-            context.load_verify_locations(ca_file)
-        except OSError as error:
-            raise NotMadeError("ca_unreadable", f"{ca_file}: {error.strerror}") from error
-    elif ipaddress.ip_address(server.address or "").is_loopback:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    else:
-        context.load_default_certs()
 
 
 def result_of_status(status: int) -> str:

@@ -10,6 +10,7 @@ could block. All reads are of /proc links and of tmpfs, none of which waits for 
 writer must not wait for us either.
 """
 
+import asyncio
 import math
 import os
 import re
@@ -30,7 +31,8 @@ HEADER = struct.Struct("<4sHHI")  # magic, version, data-parallel size, slot siz
 LENGTH = struct.Struct("<I")
 MOST_SLOTS, LARGEST_SLOT = 256, 16 * 1024
 SEARCH_AGAIN_AFTER = 30.0
-_MOST_DESCRIPTORS = 4096  # of all schedulers of a server: the search is not to hold up the event loop
+_MOST_DESCRIPTORS = 4096  # of all schedulers of a server
+_AT_ONCE = 256  # descriptors, in less than a millisecond
 
 Pread = Callable[[int, int, int], bytes]
 
@@ -68,18 +70,23 @@ class _Tie:
 
 @dataclass(slots=True)
 class LoadFiles:
-    """Finds the file of each server and reads it."""
+    """Finds the file of each server and reads it.
+
+    One search at a time, and in steps: the schedulers of a full node hold a hundred thousand descriptors, and are all
+    searched first when the exporter starts.
+    """
 
     procfs: Procfs = field(default_factory=Procfs)
     folder: str = "/dev/shm"  # noqa: S108  (where the engine writes it)
     stat: Callable[[str], os.stat_result] = os.stat
     _ties: dict[str, _Tie] = field(default_factory=dict)
     _next_search: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def read(self, server: Server, now: float) -> tuple[Load, ...]:
+    async def read(self, server: Server, now: float) -> tuple[Load, ...]:
         """Return what the ranks of a server wrote; empty where it has no file, or one that cannot be told to be its."""
         try:
-            tie = self._tie(server, now)
+            tie = await self._tie(server, now)
             return read_loads(tie.path, self._uid(tie.process)) if tie else ()
         except (OSError, ValueError):
             return ()
@@ -90,24 +97,27 @@ class LoadFiles:
             self._ties.pop(name, None)
             self._next_search.pop(name, None)
 
-    def _tie(self, server: Server, now: float) -> _Tie | None:
+    async def _tie(self, server: Server, now: float) -> _Tie | None:
         tie = self._ties.pop(server.name, None)
         if tie is None or tie.process not in server.processes or not self._holds(tie):
-            tie = self._search(server, now)
+            tie = await self._search(server, now)
         if tie is not None:
             self._ties[server.name] = tie
         return tie
 
-    def _search(self, server: Server, now: float) -> _Tie | None:
+    async def _search(self, server: Server, now: float) -> _Tie | None:
         incarnation, after = self._next_search.get(server.name, ("", 0.0))
         if incarnation == server.incarnation and now < after:
             return None
         self._next_search[server.name] = (server.incarnation, now + SEARCH_AGAIN_AFTER)
         wanted = re.compile(re.escape(f"{self.folder}/sglang_loads_") + r"[A-Za-z0-9._-]{1,200}_[0-9a-f]{8}\.shm")
-        for process, descriptor in islice(self._descriptors(server), _MOST_DESCRIPTORS):
-            path = self.procfs.link(process.pid, f"fd/{descriptor}") or ""
-            if wanted.fullmatch(path) and self._holds(tie := _Tie(process, descriptor, path)):
-                return tie
+        async with self._turn:
+            for number, (process, descriptor) in enumerate(islice(self._descriptors(server), _MOST_DESCRIPTORS)):
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                path = self.procfs.link(process.pid, f"fd/{descriptor}") or ""
+                if wanted.fullmatch(path) and self._holds(tie := _Tie(process, descriptor, path)):
+                    return tie
         return None
 
     def _descriptors(self, server: Server) -> Iterator[tuple[Process, int]]:

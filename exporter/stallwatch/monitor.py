@@ -24,9 +24,9 @@ from stallwatch.release import Release, Released
 from stallwatch.roster import Roster
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapshot
 from stallwatch.tracks.memory import YOUNG_SECONDS
-from stallwatch.view import View
+from stallwatch.view import Kept, View
 from stallwatch.watcher import Watcher
-from stallwatch.workers import Deadlines, Worker
+from stallwatch.workers import Deadlines, Worker, WorkerError
 
 logger = logging.getLogger("stallwatch.monitor")
 
@@ -85,7 +85,16 @@ WORKER_MODULES = {
         "stallwatch.collectors.kernel",
     ),
     "trial": ("stallwatch.trial",),
+    "evidence": (
+        "stallwatch.sources.threads",
+        "stallwatch.sources.descriptors",
+        "stallwatch.sources.environment",
+        "stallwatch.sources.kernel",
+        "stallwatch.sources.lines",
+    ),
 }
+
+ON_DEMAND = ("trial", "evidence")  # workers that only live while something is asked of them
 
 
 class Direct(Protocol):
@@ -141,6 +150,12 @@ class Monitor:
         self._enlist()
         self.view = View(Snapshot(self._moment()), {}, (), ())
         self._watchers: list[Callable[[View], None]] = []
+        self.kept: Callable[[], Kept | None] = lambda: None
+
+    @property
+    def config(self) -> Config:
+        """Return the configuration that is in force."""
+        return self._config
 
     def watch(self, watcher: Callable[[View], None]) -> None:
         """Have a function called with each new view."""
@@ -152,6 +167,25 @@ class Monitor:
         self._enlist()
         for name in self._workers.keys() - self._used():
             self._workers[name].retire()
+
+    async def ask(self, worker: str, name: str, reading: type[Reading], targets: list[dict[str, Any]]) -> Outcome:
+        """Return what a worker reads for once, beside the rounds; raises WorkerError, CollectorError."""
+        if worker == "gpu" and (absence := self._gpu_absence()):
+            return None, (absence,)
+        try:
+            return decoder(name, reading)(await self._workers[worker].call(name, targets, self._mending.left_alone()))
+        except WorkerError as error:
+            self._mending.stuck(error.stuck_in)
+            raise
+
+    def end_worker(self, name: str) -> None:
+        """Have a worker end that is not needed for now; the next request starts another."""
+        self._workers[name].retire()
+
+    def _gpu_absence(self) -> Failure | None:
+        if gpu.NAME in self._config.collectors.disabled:
+            return Failure(gpu.NAME, "switched_off", "GPUs are not to be read")
+        return self._release.failure()
 
     async def release_gpu(self, seconds: float) -> Released:
         """Let go of the GPUs for so long, so that their driver can be unloaded, and return what still holds them."""
@@ -237,7 +271,7 @@ class Monitor:
 
     def _used(self) -> set[str]:
         given_up = set() if self._release.until is None else {"gpu"}
-        return {"host", "trial", *(collector.worker for collector in self._enabled())} - given_up
+        return {"host", *ON_DEMAND, *(collector.worker for collector in self._enabled())} - given_up
 
     def _read(self, collector: Collector, name: str) -> Collect:
         async def read() -> Outcome:
@@ -327,6 +361,7 @@ class Monitor:
             judged.not_ready_seconds,
             own_expense(),
             self._release.until,
+            self.kept(),
         )
 
     def _bury(self, servers: tuple[Server, ...]) -> None:

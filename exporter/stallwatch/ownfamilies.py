@@ -5,12 +5,19 @@ from collections.abc import Iterable, Mapping
 
 from stallwatch.expense import Expense
 from stallwatch.lanes import LaneState
+from stallwatch.monitor import ON_DEMAND
+from stallwatch.notify.tally import Tally
 from stallwatch.snapshot import Family, Moment
-from stallwatch.view import View
+from stallwatch.view import Kept, View
 
 
-def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | None = None) -> Iterable[Family]:
-    """Yield the families about the exporter; `dropped` are the series that its pages left out, by collector."""
+def own_families(
+    view: View, *, reloaded: bool, dropped: Mapping[str, int] | None = None, tally: Tally | None = None
+) -> Iterable[Family]:
+    """Yield the families about the exporter.
+
+    `dropped` are the series that its pages left out, by collector, `tally` what came of its own notifications.
+    """
     moment = view.snapshot.moment
     text = "Time of the snapshot that this scrape shows; every other time here is stated on the same clock."
     yield Family("stallwatch_snapshot_timestamp_seconds", text, "gauge", (), (((), round(moment.unix, 3)),))
@@ -20,8 +27,11 @@ def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | Non
     text = "Until when the GPUs are released and not read; absent while they are not."
     until = () if view.gpu_released_until is None else (((), round(moment.unix_of(view.gpu_released_until), 3)),)
     yield Family("stallwatch_gpu_released_until_timestamp_seconds", text, "gauge", (), until)
+    if view.kept:
+        yield from _evidence(view.kept)
     text = "0 when the configuration that is there cannot be used, and the one before is."
     yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
+    yield from _notifications(tally, moment)
     if view.expense:
         yield from _process(view.expense, moment)
 
@@ -55,6 +65,21 @@ def _collectors(lanes: Iterable[LaneState], moment: Moment) -> Iterable[Family]:
     yield Family("stallwatch_collector_failures_total", text, "counter", ("collector", "reason"), failures)
 
 
+def _evidence(kept: Kept) -> Iterable[Family]:
+    text = "Bundles of evidence that are kept."
+    yield Family("stallwatch_evidence_bundles", text, "gauge", (), (((), float(kept.bundles)),))
+    latest = sorted(kept.latest.values(), key=lambda bundle: bundle.server)
+    text = "When evidence of this server was gathered last."
+    times = tuple(((bundle.server,), round(bundle.at, 3)) for bundle in latest)
+    yield Family("stallwatch_evidence_last_timestamp_seconds", text, "gauge", ("server",), times)
+    text = "1 for the latest bundle of each server: its name is what `stallwatch evidence show` takes."
+    names = tuple(((bundle.server, bundle.name), 1.0) for bundle in latest)
+    yield Family("stallwatch_evidence_info", text, "gauge", ("server", "bundle"), names)
+    text = "Sources that gave none of the evidence asked for; `write` where no bundle could be written."
+    failures = tuple(((source,), float(count)) for source, count in sorted(kept.failures.items()))
+    yield Family("stallwatch_evidence_failures_total", text, "counter", ("source",), failures)
+
+
 def _dropped(lanes: Iterable[LaneState], series: Mapping[str, int]) -> Family:
     counts = Counter(series)
     for lane in lanes:
@@ -65,11 +90,11 @@ def _dropped(lanes: Iterable[LaneState], series: Mapping[str, int]) -> Family:
 
 
 def _workers(view: View) -> Iterable[Family]:
-    standing = [worker for worker in view.workers if worker.name != "trial"]
+    standing = [worker for worker in view.workers if worker.name not in ON_DEMAND]
     up = tuple(((worker.name,), float(worker.up)) for worker in standing)
     yield Family("stallwatch_worker_up", "1 when the worker process lives.", "gauge", ("worker",), up)
     restarts = tuple(((worker.name,), float(worker.restarts)) for worker in standing)
-    text = "Workers started in place of one that ended or got stuck."
+    text = "Workers started in place of one that ended or got stuck; not counted where we replaced it on purpose."
     yield Family("stallwatch_worker_restarts_total", text, "counter", ("worker",), restarts)
     abandoned = tuple(((worker.name,), float(worker.abandoned)) for worker in view.workers)
     text = "Workers that are stuck in a read and have not ended yet."
@@ -81,6 +106,16 @@ def _workers(view: View) -> Iterable[Family]:
     memory = tuple(((name,), float(expense.resident_bytes)) for name, expense in running)
     text = "Resident memory of the worker that runs now."
     yield Family("stallwatch_worker_resident_memory_bytes", text, "gauge", ("worker",), memory)
+
+
+def _notifications(tally: Tally | None, moment: Moment) -> Iterable[Family]:
+    counts = tuple(((result,), float(count)) for result, count in tally.counts.items()) if tally else ()
+    text = "Tries to tell the webhook: delivered, failed (and tried again) or given_up (refused); absent without one."
+    yield Family("stallwatch_notifications_total", text, "counter", ("result",), counts)
+    last = tally.last_success if tally else None
+    text = "When the webhook last took a notification."
+    samples = () if last is None else (((), round(moment.unix_of(last), 3)),)
+    yield Family("stallwatch_notification_last_success_timestamp_seconds", text, "gauge", (), samples)
 
 
 def _process(expense: Expense, moment: Moment) -> Iterable[Family]:

@@ -6,6 +6,9 @@ of the server's processes. What was seen once in a server's life stays, so that 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
 
 from stallwatch.collectors.gpu import Gpu, GpuReading
 from stallwatch.engines import engine_named
@@ -39,6 +42,20 @@ class Placement:
         lives = {(server.name, server.incarnation) for server in servers}
         self._known = {life: places for life, places in self._known.items() if life in lives}
         return tuple(self._placed(server, gpus) for server in servers)
+
+    def remember(self) -> Any:
+        """Return what an exporter that is started again can go on with, as plain values for a file."""
+        return [
+            [*life, [msgspec.to_builtins(place) for place in places.values()]] for life, places in self._known.items()
+        ]
+
+    def recall(self, remembered: Any) -> None:
+        """Go on with what was remembered; what is no such thing changes nothing."""
+        try:
+            known = msgspec.convert(remembered, list[tuple[str, str, list[Place]]])
+        except msgspec.ValidationError:
+            return
+        self._known = {(name, life): {place.uuid: place for place in places} for name, life, places in known}
 
     def _placed(self, server: Server, gpus: Sequence[Gpu]) -> Server:
         known = self._known.setdefault((server.name, server.incarnation), {})

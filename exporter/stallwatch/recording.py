@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,18 +18,22 @@ from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import SocketReading
 from stallwatch.config import ConfigError
+from stallwatch.deltas import SAME, changed, changes
 from stallwatch.engines import ENGINES
-from stallwatch.snapshot import PHASES, Failure, Moment, Reading, Server, Snapshot
+from stallwatch.recordingfile import LONGEST_LINE, lines_of, recording_file
+from stallwatch.snapshot import PHASES, Failure, Moment, Server, Snapshot
 
-KNOWN_ENGINES = {engine.name for engine in ENGINES}
-LONGEST_LINE = 64 << 20
+ENGINE_NAMES = frozenset(engine.name for engine in ENGINES)
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One snapshot as it is written."""
+    """One snapshot as it is written: all of it, or what has changed since the line before, by the name of the field.
+
+    A whole line may hold what was remembered then, for a recording that begins in the middle of a life.
+    """
 
     moment: Moment
-    servers: tuple[Server, ...]
+    servers: tuple[Server, ...] | msgspec.UnsetType = msgspec.UNSET
     failures: tuple[Failure, ...] = ()
     gpu: tuple[GpuReading, ...] = ()
     process: tuple[ProcessReading, ...] = ()
@@ -38,34 +42,66 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kernel: tuple[KernelReading, ...] = ()
     health: tuple[HealthReading, ...] = ()
     engine: tuple[EngineReading, ...] = ()
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
-        """Return all readings."""
-        return (*self.gpu, *self.process, *self.log, *self.socket, *self.kernel, *self.health, *self.engine)
+    memory: Any | msgspec.UnsetType = msgspec.UNSET
+    changed: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
+READINGS = {
+    "gpu": GpuReading,
+    "process": ProcessReading,
+    "log": LogReading,
+    "socket": SocketReading,
+    "kernel": KernelReading,
+    "health": HealthReading,
+    "engine": EngineReading,
+}
+FIELDS = {"servers": Server, "failures": Failure, **READINGS}
 BEGIN = b'{"moment":'
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Line)
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One snapshot of a recording, and what the exporter remembered by then where the recording tells."""
+
+    snapshot: Snapshot
+    memory: Any = None
+
+
 def line_of(snapshot: Snapshot) -> bytes:
     """Return a snapshot as one line, without what is worked out from it: who has gone, and who holds which GPU."""
-    line = _Line(
-        moment=snapshot.moment,
-        servers=tuple(replace(server, gpus=()) for server in snapshot.servers if server.processes),
-        failures=snapshot.failures,
-        gpu=snapshot.all(GpuReading),
-        process=snapshot.all(ProcessReading),
-        log=snapshot.all(LogReading),
-        socket=snapshot.all(SocketReading),
-        kernel=snapshot.all(KernelReading),
-        health=snapshot.all(HealthReading),
-        engine=snapshot.all(EngineReading),
-    )
-    return _encoder.encode(line) + b"\n"
+    return _text(snapshot.moment, _seen(snapshot))
+
+
+class Lines:
+    """Makes lines that leave out what is as it was in the line before; the first is whole."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Any, ...]] = {}
+
+    def line(self, snapshot: Snapshot, memory: Any = None) -> bytes:
+        """Return the next line; `memory` (plain values) goes into the first."""
+        seen, last = _seen(snapshot), self._last
+        if last:
+            found = {name: changes(last[name], seen[name]) for name in seen}
+            rest = {"changed": {name: change for name, change in found.items() if change is not SAME}}
+        else:
+            rest = seen if memory is None else {**seen, "memory": memory}
+        text = _text(snapshot.moment, rest)
+        self._last = seen
+        return text
+
+
+def _seen(snapshot: Snapshot) -> dict[str, Any]:
+    readings: dict[str, Any] = {name: snapshot.all(kind) for name, kind in READINGS.items()}
+    servers = tuple(replace(server, gpus=()) for server in snapshot.servers if server.processes)
+    return {"servers": servers, "failures": snapshot.failures, **readings}
+
+
+def _text(moment: Moment, rest: Mapping[str, Any]) -> bytes:
+    return _encoder.encode({"moment": moment, **rest}) + b"\n"
 
 
 class Recorder:
@@ -134,28 +170,66 @@ def _write(handle: int, line: bytes, end: int) -> None:
 
 
 def read_recording(path: Path) -> Iterator[Snapshot]:
-    """Yield the snapshots of a file; raises ConfigError that names file and line. A last line cut short is left out."""
-    try:
-        with path.open("rb") as file:
-            for number, text in enumerate(iter(partial(file.readline, LONGEST_LINE), b""), 1):
-                if len(text) == LONGEST_LINE:
-                    raise ConfigError(f"{path}: line {number}: is no snapshot: longer than {LONGEST_LINE} bytes")
-                if text.endswith(b"\n"):
-                    yield _snapshot(text, f"{path}: line {number}")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    """Yield the snapshots of a recording; see `recorded`."""
+    return (one.snapshot for one in recorded(path))
 
 
-def _snapshot(text: bytes, where: str) -> Snapshot:
+def recorded(path: Path) -> Iterator[Recorded]:
+    """Yield what is in a file (`.jsonl`, `.jsonl.gz`) or in the bundle of an incident, but for a last line cut short.
+
+    Raises ConfigError that names file and line.
+    """
+    file, reader = recording_file(path), _Reader()
+    for number, text in enumerate(lines_of(file), 1):
+        yield _read(reader, text, f"{file}: line {number}")
+
+
+def _read(reader: "_Reader", text: bytes, where: str) -> Recorded:
     try:
-        line = _decoder.decode(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return reader.read(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: is no snapshot: {error}") from None
-    if not _phases(line) <= {None, *PHASES} or not {server.engine for server in line.servers} <= KNOWN_ENGINES:
-        raise ConfigError(f"{where}: is no snapshot: it names a phase or an engine that is not known")
-    return Snapshot(line.moment, line.servers, line.readings, line.failures)
 
 
-def _phases(line: _Line) -> set[str | None]:
-    logs = [log for reading in line.log for log in reading.logs]
+class _Reader:
+    """Reads lines one after another, and remembers what the next may leave out."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, tuple[Any, ...]] = {}
+        self._plain: dict[str, Any] = {}  # the same as read from JSON, of what was ever left out in part
+
+    def read(self, text: bytes) -> Recorded:
+        """Return what a line says; raises what its decoder does, or ValueError."""
+        line = _decoder.decode(text)
+        if line.changed is not msgspec.UNSET:
+            self._change(line.changed)
+        elif line.servers is not msgspec.UNSET:
+            self._values, self._plain = {name: getattr(line, name) for name in FIELDS}, {}
+        else:
+            raise ValueError("it says neither which servers there are nor what has changed")
+        values = self._values
+        if (
+            not _phases(values["log"]) <= {None, *PHASES}
+            or not {one.engine for one in values["servers"]} <= ENGINE_NAMES
+        ):
+            raise ValueError("it names a phase or an engine that is not known")
+        readings = tuple(reading for name in READINGS for reading in values[name])
+        snapshot = Snapshot(line.moment, values["servers"], readings, values["failures"])
+        return Recorded(snapshot, None if line.memory is msgspec.UNSET else line.memory)
+
+    def _change(self, told: Mapping[str, Any]) -> None:
+        if not self._values:
+            raise ValueError("it says what has changed, and no whole line comes before it")
+        for name, change in told.items():
+            kind: Any = FIELDS.get(name)
+            if kind is None:
+                raise ValueError(f"it changes {name[:40]!r}, which no snapshot has")
+            if name not in self._plain:
+                self._plain[name] = msgspec.json.decode(_encoder.encode(self._values[name]))
+            self._plain[name] = changed(self._plain[name], change)
+            self._values[name] = msgspec.convert(self._plain[name], tuple[kind, ...])
+
+
+def _phases(readings: Iterable[LogReading]) -> set[str | None]:
+    logs = [log for reading in readings for log in reading.logs]
     return {log.phase for log in logs} | {rank.phase for log in logs for rank in log.ranks}

@@ -2,6 +2,7 @@
 
 import os.path
 import re
+from typing import Any
 
 HIDDEN = "<hidden>"
 _WORD = r"(?:api[-_ ]?key|token|secret|passwd|password)"
@@ -31,6 +32,21 @@ def redact(text: str) -> str:
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text
+
+
+def redacted(data: Any) -> Any:
+    """Return plain data (of JSON) with every text in it redacted, and the values of keys that name a secret hidden."""
+    if isinstance(data, str):
+        return redact(data)
+    if isinstance(data, dict):
+        return {redact(str(key)): _of_key(str(key), value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [redacted(item) for item in data]
+    return data
+
+
+def _of_key(key: str, value: Any) -> Any:
+    return HIDDEN if isinstance(value, str) and SECRET_KEY.search(key) else redacted(value)
 
 
 def public(text: str, limit: int = LONGEST) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stallwatch.past import Past
+from stallwatch.recording import Recorded
 from stallwatch.sections import Limits
 from stallwatch.simulation.scenario import Expectation, Scenario
 from stallwatch.simulation.virtual import VirtualNode
@@ -63,15 +64,24 @@ def play(scenario: Scenario, step: float = STEP, changed: Mapping[str, float] = 
         t, last = t + step, t
 
 
-def play_recording(snapshots: Iterable[Snapshot], changed: Mapping[str, float] = NOTHING) -> Iterator[Look]:
-    """Yield what would have been said of recorded snapshots; `changed` are limits that hold instead of the defaults."""
+def play_recording(recording: Iterable[Recorded], changed: Mapping[str, float] = NOTHING) -> Iterator[Look]:
+    """Yield what would have been said of a recording; `changed` are limits that hold instead of the defaults."""
     limits = msgspec.structs.replace(Limits(), **changed)
-    watcher, begin = Watcher(lambda _name: limits), None
-    for seen in snapshots:
-        begin = seen.moment.monotonic if begin is None else begin
+    watcher, begin, known = Watcher(lambda _name: limits), None, False
+    for one in recording:
+        seen, now = one.snapshot, one.snapshot.moment.monotonic
+        begin = now if begin is None else begin
+        if not known and _is_of(one.memory, now):
+            watcher.recall(one.memory, now)
+        known = known or bool(seen.servers)
         judged = watcher.look(seen.moment, seen.servers, seen.readings, seen.failures)
-        t = round(seen.moment.monotonic - begin, 3)
+        t = round(now - begin, 3)
         yield Look(t, judged.snapshot, judged.pasts, judged.verdicts, judged.not_ready_seconds)
+
+
+def _is_of(memory: Any, now: float) -> bool:
+    """Tell whether a memory is of this moment: an exporter that has seen no server yet holds the one before it."""
+    return isinstance(memory, dict) and memory.get("at") == now
 
 
 def _holds(scenario: Scenario, what: str, t: float) -> bool:

@@ -10,21 +10,21 @@ from stallwatch.collectors.process import ProcessReading, ProcessSample
 from stallwatch.pages.ranks import RankRow, rank_rows
 from stallwatch.past import Past, RankPast
 from stallwatch.snapshot import Moment, Place, Snapshot
-from stallwatch.verdict import Verdict
-from stallwatch.view import View
+from stallwatch.view import Bundle, View
 
 
 def report(view: View) -> dict[str, Any]:
     """Return every server with its verdict, what that rests on and what cannot be read; times are Unix seconds."""
     moment = view.snapshot.moment
-    servers = [server_report(past, view.verdicts[name], view.snapshot) for name, past in view.pasts.items()]
+    servers = [server_report(past, view) for past in view.pasts.values()]
     released = _unix(moment, view.gpu_released_until)
     said = {"time": round(moment.unix, 3), "servers": servers, "failures": _failures(view)}
     return said if released is None else {**said, "gpu_released_until": released}
 
 
-def server_report(past: Past, verdict: Verdict, snapshot: Snapshot) -> dict[str, Any]:
+def server_report(past: Past, view: View) -> dict[str, Any]:
     """Return one server."""
+    verdict, snapshot = view.verdicts[past.server.name], view.snapshot
     moment, reading = snapshot.moment, snapshot.get(GpuReading)
     rows = rank_rows(past, {gpu.uuid: gpu for gpu in reading.gpus} if reading else {})
     return {
@@ -54,7 +54,12 @@ def server_report(past: Past, verdict: Verdict, snapshot: Snapshot) -> dict[str,
         "gpus": _gpus(past, rows),
         "health": [_probe(probe, moment) for probe in past.probes],
         "limits": dict(past.limits),
+        "evidence": _evidence(view.evidence_of(past.server.name)),
     }
+
+
+def _evidence(bundle: Bundle | None) -> dict[str, Any] | None:
+    return None if bundle is None else {"bundle": bundle.name, "gathered": bundle.at}
 
 
 def _processes(past: Past) -> dict[str, int]:

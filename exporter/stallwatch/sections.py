@@ -157,6 +157,14 @@ class EvidenceConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How many bytes all of them may take."""
 
 
+class NotifyConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who is told of incidents directly, where no Alertmanager is."""
+
+    webhook_url_file: SecretFileName | None = None
+    """File with a URL, to which each incident is posted in Alertmanager's webhook format when it begins and when it has
+    ended, for a node without Alertmanager; read for each POST."""
+
+
 class JournalConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the exporter writes its own log."""
 

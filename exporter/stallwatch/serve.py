@@ -4,8 +4,10 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -14,17 +16,23 @@ from typing import Any, NoReturn
 
 from stallwatch import __version__
 from stallwatch.config import Config, ConfigError
+from stallwatch.evidence.gathering import Gatherer
+from stallwatch.evidence.keeper import EvidenceKeeper
 from stallwatch.exposition import Exposition
+from stallwatch.flight import FlightRecorder
 from stallwatch.gate.admission import Gate, Policy, PolicyLoader
 from stallwatch.gate.listener import Listener, ListenError
 from stallwatch.journal import LoopFaults, setup
-from stallwatch.keeping import Keeper, usual_file
+from stallwatch.keeping import LASTING, Keeper, usual_file
 from stallwatch.monitor import Monitor, start_workers
+from stallwatch.notify.message import Where
+from stallwatch.notify.webhook import Webhook
 from stallwatch.release import USUAL_SECONDS
 from stallwatch.settings.reload import Reloader
 from stallwatch.status import StatusPage
 from stallwatch.systemd import Notifier
 from stallwatch.trends import Trends
+from stallwatch.view import View
 from stallwatch.web import SECURITY_HEADERS, Orders, application
 
 logger = logging.getLogger("stallwatch")
@@ -127,6 +135,7 @@ async def exporting(
         if late := [name for name in NEED_A_RESTART if getattr(new, name) != getattr(config, name)]:
             logger.warning("some settings count only after a restart", extra={"settings": ",".join(late)})
         monitor.configure(new)
+        webhook.configure(new.notify.webhook_url_file)
         notifier.pace(new.interval)
 
     async with AsyncExitStack() as stack:
@@ -138,16 +147,22 @@ async def exporting(
         reloads = Reloads(reloader, _web_reloader(config, gate), notifier)
         monitor = Monitor(config, start_workers(config, nvml))
         stack.push_async_callback(monitor.close)
-        exposition = Exposition(monitor.view, reloaded=reloads.last_successful)
+        webhook = Webhook()
+        exposition = Exposition(monitor.view, reloaded=reloads.last_successful, tally=lambda: webhook.tally)
         monitor.watch(exposition.publish)
+        monitor.watch(webhook.take)
         monitor.watch(lambda _view: notifier.alive())
         trends = Trends()
         monitor.watch(trends.take)
-        await _keep(stack, config, monitor)
+        await _keep(stack, config, monitor, webhook)
+        await _keep_evidence(stack, monitor)
         page = StatusPage(lambda: monitor.view, trends, config.web.telemetry_path)
         orders = Orders(reloads.request, monitor.release_gpu)
         app = application(config.web, exposition, lambda: monitor.view, orders, page, gate=gate)
-        await _listen(stack, Listener(app, gate), config.web.listen_address)
+        listener = Listener(app, gate)
+        await _listen(stack, listener, config.web.listen_address)
+        webhook.begin(_where(listener, gate), config.notify.webhook_url_file)
+        stack.push_async_callback(webhook.close)
         for one in reloads:
             one.start()
             stack.push_async_callback(one.stop)
@@ -169,12 +184,40 @@ def _web_reloader(config: Config, gate: Gate) -> Reloader[Policy] | None:
     return reloader
 
 
-async def _keep(stack: AsyncExitStack, config: Config, monitor: Monitor) -> None:
+async def _keep(stack: AsyncExitStack, config: Config, monitor: Monitor, webhook: Webhook) -> None:
     """Recall what an exporter before this one remembered, and keep it for one after it."""
+
+    def remember(now: float) -> dict[str, Any]:
+        return {**monitor.remember(now), LASTING: webhook.remember()}
+
     keeper = Keeper(_kept_in(config))
-    monitor.recall(await keeper.loaded())
-    monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
-    stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, monitor.remember))
+    kept = await keeper.loaded() or {}
+    webhook.recall(kept.pop(LASTING, []), time.monotonic())
+    monitor.recall(kept)
+    monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, remember))
+    stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, remember))
+
+
+def _where(listener: Listener, gate: Gate) -> Where:
+    """Say where this exporter is, as Prometheus would name it from elsewhere."""
+    instance = f"{socket.gethostname()}:{listener.names[0].rpartition(':')[2]}"
+    return Where(instance, f"{'https' if gate.context else 'http'}://{instance}")
+
+
+async def _keep_evidence(stack: AsyncExitStack, monitor: Monitor) -> None:
+    """Record the last half hour, and gather evidence of each incident."""
+
+    def record(view: View) -> None:
+        if monitor.config.evidence.enabled:
+            recorder.take(view.snapshot, monitor.remember)
+
+    recorder = FlightRecorder()
+    keeper = EvidenceKeeper(lambda: monitor.config.evidence, Gatherer(monitor).gather, recorder.dump)
+    await keeper.load()
+    monitor.kept = keeper.kept
+    monitor.watch(record)
+    monitor.watch(keeper.take)
+    stack.push_async_callback(keeper.close)
 
 
 def _kept_in(config: Config) -> Path | None:

@@ -39,5 +39,5 @@ class Slots:
         return self._named[2]
 
     def _placed(self, xid: Xid) -> Xid:
-        gpu, uuid = self._gpus.get(xid.address, (xid.address, ""))
+        gpu, uuid = self._gpus.get(xid.address, (xid.gpu or xid.address, xid.uuid))
         return replace(xid, gpu=gpu, uuid=uuid)

@@ -1,19 +1,19 @@
 """What does a person see? The page at `/`: the verdict on each server, what it rests on, and what cannot be read."""
 
+import asyncio
 import gzip
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stallwatch import __version__
+from stallwatch import __version__, aside
 from stallwatch.pages import cards, node, verdicts
 from stallwatch.pages.assets import Asset, Assets
 from stallwatch.pages.markup import Html, tag
 from stallwatch.past import Past
 from stallwatch.snapshot import Moment, Server
 from stallwatch.trends import Trends
-from stallwatch.verdict import Verdict
 from stallwatch.view import View
 from stallwatch.wording import duration
 
@@ -32,7 +32,10 @@ class Rendered:
 
 
 class StatusPage:
-    """The page of the latest view, rendered when somebody asks, once for all who do; `clock` is monotonic."""
+    """The page of the latest view, rendered when somebody asks, once for all who do; `clock` is monotonic.
+
+    Server by server, so that a scrape comes in between: all cards of a large node take a tenth of a second.
+    """
 
     def __init__(
         self,
@@ -47,24 +50,43 @@ class StatusPage:
         self._name = name or platform.node() or "this node"
         self._assets = Assets()
         self._last: tuple[View, int, Rendered] | None = None
+        self._rendering: asyncio.Task[Rendered] | None = None
 
-    def rendered(self) -> Rendered:
+    async def rendered(self) -> Rendered:
         """Return the page as it is now; while the view stays the same only a growing age makes another one of it."""
-        view = self._view()
-        watch = node.Watch(view, self._name, max(0.0, self._clock() - view.snapshot.moment.monotonic))
-        age = int(watch.age) if watch.stale else 0
-        if self._last is None or self._last[0] is not view or self._last[1] != age:
-            # A name that is no Unicode, as a file may have, becomes readable rather than an error.
-            body = page(watch, self._trends, self._assets, self._telemetry_path).encode(errors="replace")
-            self._last = (view, age, Rendered(body, gzip.compress(body, compresslevel=1)))
-        return self._last[2]
+        if self._rendering is None:
+            view = self._view()
+            watch = node.Watch(view, self._name, max(0.0, self._clock() - view.snapshot.moment.monotonic))
+            age = int(watch.age) if watch.stale else 0
+            if self._last and self._last[0] is view and self._last[1] == age:
+                return self._last[2]
+            self._rendering = asyncio.create_task(self._render(watch, age))
+        return await asyncio.shield(self._rendering)
+
+    async def _render(self, watch: node.Watch, age: int) -> Rendered:
+        try:
+            shown = []
+            for name in verdicts.by_urgency(watch.view.verdicts):
+                shown.append(cards.card(watch.view, name, self._trends.of(name)))
+                await asyncio.sleep(0)
+            text = page(watch, shown, self._assets, self._telemetry_path)
+            rendered = await aside.begin(lambda: _packed(text), "page")
+            self._last = (watch.view, age, rendered)
+            return rendered
+        finally:
+            self._rendering = None
 
     def asset(self, file: str) -> Asset | None:
         """Return a file that the page needs, None where there is none of this name."""
         return self._assets.files.get(file)
 
 
-def page(watch: node.Watch, trends: Trends, assets: Assets, telemetry_path: str) -> str:
+def _packed(text: str) -> Rendered:
+    body = text.encode(errors="replace")  # a name that is no Unicode, as a file may have, becomes readable
+    return Rendered(body, gzip.compress(body, compresslevel=1))
+
+
+def page(watch: node.Watch, servers: Sequence[Html], assets: Assets, telemetry_path: str) -> str:
     """Return the whole page as HTML; everything that a watched process names is escaped."""
     body = tag(
         "body",
@@ -72,7 +94,7 @@ def page(watch: node.Watch, trends: Trends, assets: Assets, telemetry_path: str)
         _header(telemetry_path),
         tag("p", id="unreachable", class_="warning", role="alert", hidden=True),
         tag("p", id="news", class_="unseen", role="status", aria_live="polite"),
-        _main(watch, trends),
+        _main(watch, servers),
         tag("footer", tag("p", f"Stallwatch {__version__}")),
     )
     html = tag("html", _head(watch, assets), body, lang="en", data_build=assets.version, data_refresh=REFRESH_SECONDS)
@@ -105,9 +127,7 @@ def _header(telemetry_path: str) -> Html:
     return tag("header", tag("p", "Stallwatch", class_="brand"), nav, class_="top")
 
 
-def _main(watch: node.Watch, trends: Trends) -> Html:
-    view = watch.view
-    servers = [cards.card(view, name, trends.of(name)) for name in verdicts.by_urgency(view.verdicts)]
+def _main(watch: node.Watch, servers: Sequence[Html]) -> Html:
     return tag(
         "main",
         node.warnings(watch),
@@ -118,12 +138,6 @@ def _main(watch: node.Watch, trends: Trends) -> Html:
         class_="old" if watch.stale else None,
         tabindex=-1,
     )
-
-
-def told(name: str, verdict: Verdict, moment: Moment) -> str:
-    """Return one line on a server: its verdict, since when, and why."""
-    word = f"{verdict.state} ({verdict.signature})" if verdict.signature else verdict.state
-    return f"{name}: {word} for {duration(moment.unix - verdict.since)}: {verdict.reason}"
 
 
 def sentence(server: Server, past: Past, moment: Moment) -> str:

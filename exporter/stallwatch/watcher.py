@@ -57,7 +57,8 @@ class Watcher:
 
     def remember(self, now: float) -> dict[str, Any]:
         """Return what an exporter that is started again can go on with, as plain values for a file."""
-        return {**self._history.remember(now), "servers": self._lives.remember()}
+        known = {"servers": self._lives.remember(), "places": self._placement.remember()}
+        return {**self._history.remember(now), **known}
 
     def recall(self, remembered: Any, now: float, among: frozenset[Identity] | None = None) -> tuple[Server, ...]:
         """Go on with what an exporter before this one remembered, and return the servers that it knew.
@@ -66,6 +67,8 @@ class Watcher:
         are remembered and not seen are taken to have gone, unless only the processes `among` these can be seen.
         """
         usable = self._history.recall(remembered, now)
+        if usable:
+            self._placement.recall(remembered.get("places", []))
         return self._lives.recall(remembered.get("servers", []), among) if usable else ()
 
     def _told(self, seen: Snapshot) -> dict[str, Told]:

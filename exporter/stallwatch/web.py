@@ -84,14 +84,14 @@ def application(  # noqa: PLR0913 one argument per part
     app.router.add_get("/api/v1/status", status_json)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
-    app.router.add_post("/-/reload", reload_now)
-    app.router.add_post("/-/gpu/release", _releasing(config, orders))
+    app.router.add_post("/-/reload", _of_no_other_site(reload_now))
+    app.router.add_post("/-/gpu/release", _of_no_other_site(_releasing(config, orders)))
     return app
 
 
 def _serve_page(app: web.Application, page: StatusPage) -> None:
     async def index(request: web.Request) -> web.Response:
-        rendered = page.rendered()
+        rendered = await page.rendered()
         headers = {
             "Content-Type": "text/html; charset=utf-8",
             "Cache-Control": "no-cache",
@@ -125,6 +125,20 @@ async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse
         raise
     response.headers.update(SECURITY_HEADERS)
     return response
+
+
+def _of_no_other_site(handler: Handler) -> Handler:
+    """Refuse what a page of another site has a browser send, with the rights and the password of who looks at it."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        here = request.headers.get("Host", "")  # `request.host` would look our name up where there is none
+        origin = request.headers.get("Origin", f"http://{here}").partition("://")[2]
+        site = request.headers.get("Sec-Fetch-Site", "none")
+        if origin.lower() != here.lower() or site not in {"same-origin", "none"}:
+            return web.Response(status=403, text="refused: a web page of another site sent this\n")
+        return await handler(request)
+
+    return handle
 
 
 def _releasing(config: WebConfig, orders: Orders) -> Handler:

@@ -75,7 +75,8 @@ class Worker:
         self._child: _Child | None = None
         self._leaving: set[_Child] = set()
         self._endings: set[asyncio.Task[None]] = set()
-        self._starts = 0
+        self._restarts = 0
+        self._lost = False  # the one before ended or got stuck, so that the next one counts as a restart
 
     @property
     def abandoned(self) -> int:
@@ -86,7 +87,7 @@ class Worker:
         """Tell how this worker fares."""
         up = self._child is not None and self._child.alive
         expense = expense_of(self._child.process.pid) if self._child and up else None
-        return WorkerState(self.name, up, max(0, self._starts - 1), self.abandoned, expense)
+        return WorkerState(self.name, up, self._restarts, self.abandoned, expense)
 
     @property
     def pid(self) -> int | None:
@@ -100,30 +101,36 @@ class Worker:
             try:
                 return await child.ask(read, targets, skip)
             except WorkerError as error:
-                self._abandon(child, late=error.reason == "timeout")
+                self._lose(child, late=error.reason == "timeout")
                 raise
             except asyncio.CancelledError:
-                self._abandon(child, late=False)  # a reply that nobody reads would be taken for the next one
+                self._leave(child)  # a reply that nobody reads would be taken for the next one
                 raise
 
     async def _a_child(self) -> "_Child":
         if self._child and not self._child.alive:
-            self._abandon(self._child, late=False)
+            self._lose(self._child, late=False)
         if self._child is None:
             if self.abandoned >= ABANDONED_LIMIT:
                 raise WorkerError("backed_off", f"{ABANDONED_LIMIT} workers are stuck; the next starts when one ends")
-            self._starts += 1
+            self._restarts += self._lost
             try:
                 self._child = await _Child.spawn(self._arguments, self._modules, self._deadlines, self._environ)
             except OSError as error:
+                self._lost = True
                 raise WorkerError("not_started", f"no worker could be started: {error}") from error
+            self._lost = False
         return self._child
 
-    def _abandon(self, child: "_Child", *, late: bool) -> None:
+    def _lose(self, child: "_Child", *, late: bool) -> None:
+        if child not in self._leaving:
+            self._lost, child.late = True, late
+            self._leave(child)
+
+    def _leave(self, child: "_Child") -> None:
         if child in self._leaving:
             return
         self._child = None
-        child.late = late
         self._leaving.add(child)
         ending = asyncio.get_running_loop().create_task(self._end(child))
         self._endings.add(ending)
@@ -144,20 +151,20 @@ class Worker:
         if self._lock.locked():
             return False
         if self._child:
-            self._abandon(self._child, late=False)
+            self._leave(self._child)
         return True
 
     async def give_up(self, within: float) -> tuple[str, ...]:
         """End the child, with whatever it reads, and name each one that has not ended within this time."""
         if self._child:
-            self._abandon(self._child, late=False)
+            self._leave(self._child)
         await self._settle(within)
         return tuple(sorted(child.told() for child in self._leaving))
 
     async def close(self, grace: float = 0.3) -> None:
         """End the child gently, and leave one that does not go: it ends by itself when its call returns."""
         if self._child:
-            self._abandon(self._child, late=False)
+            self._leave(self._child)
         await self._settle(grace)
         for child in self._leaving:
             child.terminate()

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from readings import a_server
 from stallwatch.child import fields_of
 from stallwatch.collectors import kernel
 from stallwatch.collectors.kernel import MOST_BLOCKED, MOST_BYTES, MOST_KINDS, Blocked, KernelLog, KernelReading, Xid
+from stallwatch.gpus.xids import KERNEL_RECORD
 from stallwatch.snapshot import Moment
 
 NOW = 5000.0
@@ -31,10 +33,10 @@ class Log:
         self.notes = []
         self.reader = KernelLog(self.path, self.notes.append, boottime=lambda: self.now)
 
-    def add(self, text, at=None, more=""):
+    def add(self, text, at=None, more="", priority=4):
         """Log a line at this time since boot, and more lines of the same record."""
         microseconds = round((self.now if at is None else at) * 1e6)
-        os.write(self._in, f"4,77,{microseconds},-;{text}\n{more}".encode())
+        os.write(self._in, f"{priority},77,{microseconds},-;{text}\n{more}".encode())
 
     def xid(self, code=79, *, address="0000:3b:00", at=None):
         """Log an Xid."""
@@ -111,6 +113,30 @@ def test_processes_of_servers_that_hang_in_the_kernel(log):
     log.add("INFO: task sglang::schedul:101 blocked for more than 245 seconds.", log.now - 177)
     log.add("INFO: task a:b: :1:9999 blocked for more than 122 seconds.")
     assert log.look(server).blocked == (Blocked(server.name, "scheduler_TP0", 245.0, NOW - 177),)
+
+
+def test_what_a_program_wrote_is_not_believed(log):
+    """Who writes to /dev/kmsg is given a priority of 8 and more by the kernel, and breaks no GPU and no process."""
+    server = a_server(ranks=1, born=log.now - 6000.0)
+    for priority in (8 | 4, 3 << 3, 23 << 3 | 7):
+        log.add("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python", priority=priority)
+        log.add("INFO: task sglang::schedul:101 blocked for more than 245 seconds.", priority=priority)
+    reading = log.look(server)
+    assert (reading.xids, reading.blocked) == ((), ())
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="takes the right to use the kernel log")
+def test_the_kernel_marks_what_a_program_writes():
+    """Even a record that claims to be of the kernel itself is told from one."""
+    file = os.open("/dev/kmsg", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.lseek(file, 0, os.SEEK_END)
+        os.write(file, b"<4>stallwatch: written by a test\n")
+        while "written by a test" not in (record := os.read(file, kernel.RECORD_BYTES).decode()):
+            pass
+    finally:
+        os.close(file)
+    assert re.match(KERNEL_RECORD, record) is None
 
 
 def test_what_was_overwritten_is_told_and_the_rest_is_read(log):

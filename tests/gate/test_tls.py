@@ -63,6 +63,14 @@ async def test_who_has_to_show_a_certificate(authority, server, client_auth, out
         assert {name: await served(door, trusting(authority, one)) for name, one in clients.items()} == outcomes
 
 
+async def test_an_authority_with_a_comment_of_any_language_is_one(authority, server):
+    """Only the certificates in a file count."""
+    commented = Pem(text=f"# Büro\n{authority.cert_pem.bytes().decode()}")
+    more = verified(authority, "RequireAndVerifyClientCert") | {"client_ca": commented}
+    async with opened(policy(tls(server, **more))) as door:
+        assert await served(door, trusting(authority, authority.issue_cert("a")))
+
+
 @pytest.mark.parametrize(
     ("names", "fits"),
     [

@@ -34,6 +34,7 @@ def test_lines_of_all_drivers(text, address, code):
         "4,1,2,-;sshd: NVRM: Xid (PCI:0000:3b:00): 79",
         "NVRM: Xid (PCI:0000:3b:00): 79",
         " SUBSYSTEM=NVRM: Xid (PCI:0000:3b:00): 79",
+        "12,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, written by a program",
         "4,1,2,-;NVRM: Xid (PCI:nowhere): 79",
         "4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 123456789",
         "4,1,9999999999999999999,-;NVRM: Xid (PCI:0000:3b:00): 79",

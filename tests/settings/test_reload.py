@@ -253,6 +253,23 @@ async def test_a_read_that_hangs_hangs_nothing_else(watched, file):
     released.set()
 
 
+async def test_a_watch_that_hangs_hangs_nothing_else(watched, file):
+    """Watching the directory of a dead mount holds nothing up; one that stands after the end is taken down again."""
+    released, taken_down = threading.Event(), asyncio.Event()
+
+    def hang(_path, _stir):
+        released.wait(PATIENCE)
+        return taken_down.set
+
+    reloader, applied, _ = watched(file, watch=hang, recheck=0.02)
+    file.write_text("interval: 2s\n")
+    assert await applied.next() == 2.0
+    await asyncio.wait_for(reloader.stop(), PATIENCE)
+    assert not taken_down.is_set()
+    released.set()
+    await asyncio.wait_for(taken_down.wait(), PATIENCE)
+
+
 async def test_stopping_leaves_no_thread(watched, file):
     """The threads of the watch end with it."""
     before = set(threading.enumerate())
@@ -260,7 +277,8 @@ async def test_stopping_leaves_no_thread(watched, file):
     replace(file, "interval: 2s\n")
     await applied.next()
     await reloader.stop()
-    assert [thread for thread in set(threading.enumerate()) - before if thread.name != "configuration"] == []
+    while [thread for thread in set(threading.enumerate()) - before if thread.name != "configuration"]:
+        await asyncio.sleep(0.01)
 
 
 async def test_files_that_the_file_names_are_watched_too(watched, file, tmp_path):

@@ -13,7 +13,10 @@ DATA = Path(__file__).parents[1] / "data" / "config"
 DURATION = "expected a duration above 0 such as 500ms, 15s or 1h30m"
 LISTEN = "web.listen_address: expected an address such as :19847, 127.0.0.1:19847 or [::1]:19847"
 TELEMETRY = "web.telemetry_path: expected a path such as /metrics, and none of /, /-/... and /api/..., which are taken"
-SECTIONS = "collectors, discovery, engine, evidence, gpu, health, interval, limits, log, path, servers, socket, state, web, workers"
+SECTIONS = (
+    "collectors, discovery, engine, evidence, gpu, health, interval, limits, log, notify, path, servers, socket, "
+    "state, web, workers"
+)
 LIMITS = (
     "compile, evidence, lost_process, rendezvous, rendezvous_multinode, silent, split, stalled, stalled_high_power, "
     "start_without_movement, start_without_movement_partial, stopping, suspect, warm_up, weights"
@@ -38,7 +41,7 @@ MESSAGES = {
     "interval-long": "interval: expected a duration from 50ms to 20s, got '2m'",
     "interval-nan": f"gpu.interval: {DURATION}, got nan",
     "interval-negative": f"gpu.interval: {DURATION}, got -5",
-    "later-key": f"notify: unknown key; allowed: {SECTIONS}",
+    "later-key": f"forward: unknown key; allowed: {SECTIONS}",
     "limits-high-power": "limits.stalled_high_power: expected at least stalled (20m), got 15m",
     "limits-order": "limits.evidence: expected more than suspect (3m), got 3m",
     "listen-address": f"{LISTEN}, got '19847'",

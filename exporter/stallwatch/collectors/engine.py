@@ -29,6 +29,7 @@ from stallwatch.heartbeats import Heartbeats
 from stallwatch.http_probe import NotMadeError
 from stallwatch.loads import Load, LoadFiles
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
+from stallwatch.trust import Trust
 
 NAME = "engine"
 PATH = "/metrics"
@@ -80,6 +81,7 @@ class EngineCollector:
     wall: Callable[[], float] = time.time
     load_files: LoadFiles = field(default_factory=LoadFiles)
     keys: ApiKeys = field(default_factory=ApiKeys)
+    trust: Trust[ssl.SSLContext] = field(default_factory=lambda: Trust(ssl.SSLContext))
     _session: aiohttp.ClientSession | None = None
     _held: int = 0  # bytes of pages that are being received
     _pasts: dict[str, Heartbeats] = field(default_factory=dict)
@@ -113,11 +115,11 @@ class EngineCollector:
                 page, dropped = await self._page(server, settings, {"Accept": ACCEPT, **headers})
             except (_UnreadError, NotMadeError) as error:
                 failures = (*failures, Failure(NAME, error.reason, error.detail, server.name))
-        return self._reading(server, page, dropped), failures
+        return await self._reading(server, page, dropped), failures
 
-    def _reading(self, server: Server, page: Sequence[RankMetrics], dropped: int) -> EngineReading | None:
+    async def _reading(self, server: Server, page: Sequence[RankMetrics], dropped: int) -> EngineReading | None:
+        loads = await self.load_files.read(server, self.clock()) if server.engine == "sglang" else ()
         now = self.clock()
-        loads = self.load_files.read(server, now) if server.engine == "sglang" else ()
         past = self._past(server)
         of_counters = past.of_counters(page, now)
         of_loads = past.of_loads(loads, now, self.wall())
@@ -142,8 +144,9 @@ class EngineCollector:
         names = NAMES.get(server.engine)
         if names is None:
             raise _UnreadError("no_engine_metrics", "nothing is known of this engine's metrics")
+        context = await self.trust.context(server, settings.ca_file)
         try:
-            body = await asyncio.wait_for(self._fetch(server, settings, headers), settings.timeout)
+            body = await asyncio.wait_for(self._fetch(server, context, headers), settings.timeout)
             ranks, dropped = ranks_of(body, names)
         except http_probe.ERRORS as error:
             raise _UnreadError(http_probe.result_of_error(error)) from error
@@ -151,11 +154,7 @@ class EngineCollector:
             raise _UnreadError("no_engine_metrics", "none of the known names is on the page")
         return ranks, dropped
 
-    async def _fetch(self, server: Server, settings: EngineSettings, headers: Mapping[str, str]) -> bytes:
-        context: ssl.SSLContext | None = None
-        if server.launch.tls:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            http_probe.set_trust(context, server, settings.ca_file)
+    async def _fetch(self, server: Server, context: ssl.SSLContext | None, headers: Mapping[str, str]) -> bytes:
         if self._session is None:
             self._session = http_probe.open_session(request_class=self.keys.request_class())
         url = http_probe.url(server, PATH)

@@ -15,6 +15,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from stallwatch.api_keys import ApiKeys
 from stallwatch.config import ProbeSettings
 from stallwatch.http_probe import NotMadeError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
+from stallwatch.trust import Trust
 
 NAME = "health"
 RESULTS = (
@@ -100,14 +102,16 @@ class _Course:
         return {name: end - begin for name, begin, end in borders if begin is not None and end is not None}
 
 
+_ASKING: ContextVar[tuple[Callable[[], float], _Course]] = ContextVar("asking")
+"""The clock and the course of the request that a task makes; its TLS context is that of other requests as well."""
+
+
 class _TimedContext(ssl.SSLContext):
     """Notes when a handshake begins, since the HTTP client times TCP and TLS as one."""
 
-    course: _Course
-    clock: Callable[[], float]
-
     def wrap_bio(self, *args: Any, **keywords: Any) -> ssl.SSLObject:
-        self.course.handshake = self.clock()
+        clock, course = _ASKING.get()
+        course.handshake = clock()
         return super().wrap_bio(*args, **keywords)
 
 
@@ -117,6 +121,7 @@ class HealthCollector:
 
     clock: Callable[[], float] = time.monotonic
     keys: ApiKeys = field(default_factory=ApiKeys)
+    trust: Trust[_TimedContext] = field(default_factory=lambda: Trust(_TimedContext))
     _session: aiohttp.ClientSession | None = None
     _pasts: dict[str, tuple[str, dict[str, _Past]]] = field(default_factory=dict)
     _tokens: dict[str, Probe] = field(default_factory=dict)  # the last request for a token, by server
@@ -180,7 +185,8 @@ class HealthCollector:
         body: Mapping[str, Any] | None = None,
     ) -> Probe:
         course = _Course()
-        context = self._context(server, settings, course)
+        context = await self.trust.context(server, settings.ca_file)
+        _ASKING.set((self.clock, course))
         started = self.clock()
         try:
             exchange = self._exchange(http_probe.url(server, path), headers, context, course, body)
@@ -237,14 +243,6 @@ class HealthCollector:
         else:
             past.consecutive_failures += 1
         return past
-
-    def _context(self, server: Server, settings: ProbeSettings, course: _Course) -> ssl.SSLContext | None:
-        if not server.launch.tls:
-            return None
-        context = _TimedContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.course, context.clock = course, self.clock
-        http_probe.set_trust(context, server, settings.ca_file)
-        return context
 
     def _tracing(self) -> aiohttp.TraceConfig:
         async def opening(_session: aiohttp.ClientSession, trace: SimpleNamespace, _event: object) -> None:

@@ -1,10 +1,10 @@
 """What does the kernel say of the GPUs, and of processes that hang in it?
 
 Read from /dev/kmsg: one record per read, from the oldest that the kernel still has. So what was logged before the
-exporter began is known as well, each line with its own time, and a restart of the exporter counts nothing anew. Only
-counts and times are kept, never text. Without the right to read it nothing that decides is missing: the failure is
-harmless. Reasons: `no_permission`, `not_found`, `unreadable`, `quarantined`, `overwritten` (lines came faster than they
-were read), `too_many`.
+exporter began is known as well, each line with its own time, and a restart of the exporter counts nothing anew. What
+programs write there is not believed, and only counts and times are kept, never text. Without the right to read it
+nothing that decides is missing: the failure is harmless. Reasons: `no_permission`, `not_found`, `unreadable`,
+`quarantined`, `overwritten` (lines came faster than they were read), `too_many`.
 """
 
 import errno
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stallwatch.gpus.xids import XidLine, xid_of
+from stallwatch.gpus.xids import KERNEL_RECORD, XidLine, xid_of
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "kernel"
@@ -30,8 +30,7 @@ MOST_PROCESSES = 256
 DRIFT_SECONDS = 900.0
 
 _BLOCKED = re.compile(
-    r"[0-9]+,[0-9]+,(?P<microseconds>[0-9]{1,18}),[^;]*;INFO: task .{0,64}:(?P<pid>[0-9]{1,10}) "
-    r"blocked for more than (?P<seconds>[0-9]{1,9}) seconds"
+    KERNEL_RECORD + r"INFO: task .{0,64}:(?P<pid>[0-9]{1,10}) blocked for more than (?P<seconds>[0-9]{1,9}) seconds"
 )
 
 

@@ -97,7 +97,7 @@ class TlsLoader:
         context.verify_mode = _VERIFIED[tls.client_auth]
         if client_ca is not None:
             try:
-                context.load_verify_locations(cadata=client_ca.decode("ascii", "replace"))
+                context.load_verify_locations(cadata=client_ca.decode("ascii", "ignore"))
             except (ssl.SSLError, ValueError):
                 self._fail("client_ca", "no PEM certificate is in it")
         elif context.verify_mode != ssl.CERT_NONE:

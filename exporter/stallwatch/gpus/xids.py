@@ -38,11 +38,12 @@ MILD_RECOVERY = frozenset({0, 3})
 
 _ADDRESS = r"(?:(?P<domain>[0-9A-Fa-f]{1,8}):)?(?P<bus>[0-9A-Fa-f]{1,2}):(?P<device>[0-9A-Fa-f]{1,2})(?:\.[0-7])?"
 _ADDRESS_ONLY = re.compile(_ADDRESS)
-# A record of /dev/kmsg: priority, number and microseconds, flags, then the text. With MIG more follows the address.
+KERNEL_RECORD = r"[0-7],[0-9]+,(?P<microseconds>[0-9]{1,18}),[^;]*;"
+"""Begins a record of /dev/kmsg: priority, number, microseconds, flags. A priority of 8 and more is that of a program,
+whatever it wrote: the kernel sees to that."""
+# With MIG more follows the address.
 _XID = re.compile(
-    r"[0-9]+,[0-9]+,(?P<microseconds>[0-9]{1,18}),[^;]*;NVRM: Xid \((?:PCI:)?"
-    + _ADDRESS
-    + r"(?: [^)]*)?\): ?(?P<code>[0-9]{1,4})\b(?P<rest>.*)"
+    KERNEL_RECORD + r"NVRM: Xid \((?:PCI:)?" + _ADDRESS + r"(?: [^)]*)?\): ?(?P<code>[0-9]{1,4})\b(?P<rest>.*)"
 )
 _TARGET = re.compile(r" to 0x([0-9A-Fa-f]{1,4})")
 

@@ -13,7 +13,7 @@ from stallwatch.past import Past
 from stallwatch.snapshot import Failure, Moment
 from stallwatch.trends import HalfHour
 from stallwatch.verdict import Verdict
-from stallwatch.view import View
+from stallwatch.view import Bundle, View
 
 ENGINES = {"sglang": "SGLang", "vllm": "vLLM"}
 FEW_SERVERS = 2
@@ -28,6 +28,7 @@ class Shown:
     verdict: Verdict
     moment: Moment
     half_hour: HalfHour | None
+    evidence: Bundle | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +48,7 @@ def anchor(name: str) -> str:
 
 def card(view: View, name: str, half_hour: HalfHour | None) -> Html:
     """Return the card of one server."""
-    shown = Shown(view.pasts[name], view.verdicts[name], view.snapshot.moment, half_hour)
+    shown = Shown(view.pasts[name], view.verdicts[name], view.snapshot.moment, half_hour, view.evidence_of(name))
     state = shown.verdict.state
     troubled = state in verdicts.TROUBLED
     return tag(
@@ -133,6 +134,9 @@ def _known_facts(shown: Shown) -> Iterable[tuple[str, object]]:
     if past.ending.restarts:
         looping = ", never ready in between: it crashes in a loop" if past.ending.crash_looping else ""
         yield "Restarts", f"{past.ending.restarts}{looping}"
+    if shown.evidence:
+        gathered = words.ago(shown.evidence.at, moment.unix)
+        yield "Evidence", joined(gathered, ": ", tag("code", f"stallwatch evidence show {shown.evidence.name}"))
     if past.ending.gone_since is None:
         yield "Started", words.ago(moment.unix_of(past.started), moment.unix)
 

@@ -2,7 +2,8 @@
 
 The directory of the file is watched, since editors rename a new file over the old one and Kubernetes swaps a link
 beside it. An event only means "look": what counts is whether the bytes are other ones. inotify sees nothing on network
-mounts, so a look comes now and then without any event. The file is read in a thread of its own, which may hang.
+mounts, so a look comes now and then without any event. Files are read, and their watches begun, in threads, which may
+hang.
 """
 
 import asyncio
@@ -120,7 +121,6 @@ class Reloader(Generic[C]):
         """Begin to watch the file; needs a running event loop."""
         if self._path is not None and self._task is None:
             self._watch_all(self._path)
-            self._stirred.set()  # what changed before the watch stood brings no event
             self._task = asyncio.get_running_loop().create_task(self._run(self._path))
 
     async def stop(self) -> None:
@@ -144,22 +144,33 @@ class Reloader(Generic[C]):
         for file in self._watches.keys() - files:
             self._watches.pop(file)()
         for file in files - self._watches.keys():
-            self._watches[file] = self._watched(file)
+            self._watches[file] = lambda: None
+            self._begin_watch(file)
 
-    def _watched(self, path: Path) -> Stop:
+    def _begin_watch(self, file: Path) -> None:
+        """Have the file watched, from a thread: its mount may be dead."""
         loop = asyncio.get_running_loop()
 
         def stir() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the need
                 loop.call_soon_threadsafe(self._stirred.set)
 
+        watching = aside.begin(lambda: self._watch(file, stir), "watch")
+        watching.add_done_callback(lambda begun: self._watched(file, begun))
+
+    def _watched(self, file: Path, begun: "asyncio.Future[Stop]") -> None:
         try:
-            return self._watch(path, stir)
+            stop = begun.result()
         except OSError as error:
-            extra = {"file": str(path), "reason": error.strerror, "seconds": self._recheck_unwatched}
+            extra = {"file": str(file), "reason": error.strerror, "seconds": self._recheck_unwatched}
             logger.warning("cannot watch the configuration, looking now and then", extra=extra)
             self._recheck = self._recheck_unwatched
-        return lambda: None
+        else:
+            if file in self._watches:
+                self._watches[file] = stop
+            else:  # it is not wanted any more
+                stop()
+        self._stirred.set()  # what changed before the watch stood brings no event
 
     async def _run(self, path: Path) -> None:
         while True:

@@ -3,18 +3,20 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from stallwatch.config import ConfigError
-from stallwatch.recording import read_recording
+from stallwatch.recording import recorded
+from stallwatch.redaction import clean
 from stallwatch.replay import Look, broken, play, play_recording
 from stallwatch.settings.limit_flag import limits_to_try
 from stallwatch.simulation.rulesplay import AlertChange, alert_changes
-from stallwatch.simulation.scenario import Scenario, load_scenario, scenario_file
+from stallwatch.simulation.scenario import SHIPPED, Scenario, load_scenario, scenario_file
 
-RECORDINGS = frozenset({".jsonl", ".json"})
+LONGEST_LINE = 4000
+RECORDINGS = frozenset({".jsonl", ".json", ".gz"})
 
 
 def replay(
@@ -33,13 +35,15 @@ def replay(
         raise ConfigError("--rules needs promtool, which comes with Prometheus")
     if rules and not list(rules.glob("*.yml")):
         raise ConfigError(f"{rules}: holds no rules (*.yml)")
-    scenario = None if file.suffix in RECORDINGS else load_scenario(scenario_file(file))
+    is_recording = file.suffix in RECORDINGS or file.is_dir()
+    scenario = None if is_recording else load_scenario(scenario_file(file))
     changed = limits_to_try(limits, [server.limits for server in scenario.servers] if scenario else [{}])
     wrong: list[str] = []
+    looks: Iterable[Look] = _recorded_looks(file, changed)
     if scenario:
         looks, wrong = broken(scenario, play(scenario, changed=changed))
-    else:
-        looks = list(play_recording(read_recording(file), changed))
+    elif rules:  # which need all at once; without any, a long recording is not held in memory
+        looks = list(looks)
     alerts = alert_changes(scenario, looks, rules) if rules else []
     told = sorted(
         [*verdict_changes(looks), *(_of_alert(change) for change in alerts)], key=lambda entry: float(entry["t"])
@@ -52,6 +56,21 @@ def replay(
     for text in wrong:
         sys.stderr.write(f"{text}\n")
     return 1 if wrong else 0
+
+
+def shipped_scenarios() -> Iterator[str]:
+    """Yield a line for each scenario that comes with Stallwatch: the name to play it by, and its title."""
+    files = sorted(SHIPPED.glob("*.yml"))
+    width = max(len(file.stem) for file in files)
+    return (f"{file.stem:<{width}}  {load_scenario(file).name}" for file in files)
+
+
+def _recorded_looks(file: Path, changed: Mapping[str, float]) -> Iterator[Look]:
+    look = None
+    for look in play_recording(recorded(file), changed):
+        yield look
+    if look is None:
+        raise ConfigError(f"{file}: holds no snapshot")
 
 
 def verdict_changes(looks: Iterable[Look]) -> Iterator[dict[str, Any]]:
@@ -105,4 +124,4 @@ def _line(entry: dict[str, Any]) -> str:
         what = f"{entry['alert']} {entry['state']} ({labels.get('severity', '')}) {labels.get('server', '')}"
     else:
         what = f"{entry['server']} {entry['verdict']} {entry['signature']}: {entry['reason']}".replace(" : ", ": ")
-    return f"{minutes:4d}:{seconds:02d}  {what}"
+    return f"{minutes:4d}:{seconds:02d}  {clean(what, LONGEST_LINE)}"

@@ -82,6 +82,13 @@ class ThreadsReading(Reading):
     processes: tuple[ProcessThreads, ...] = ()
 
 
+def uninterruptible(reading: ThreadsReading) -> frozenset[int]:
+    """Return the pids of the processes of which a thread sleeps in the kernel where no signal reaches it."""
+    return frozenset(
+        process.pid for process in reading.processes if any(thread.state == "D" for thread in process.threads)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Count:
     """What only grows in the life of a thread."""

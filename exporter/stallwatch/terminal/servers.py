@@ -82,6 +82,9 @@ def _facts(entry: Entry, now: float) -> Iterable[tuple[str, str]]:
         yield "phase", f"{_plain(entry.phase)}{since}{progress}"
     if entry.last_movement:
         yield "moved", _moved(entry, now)
+    if entry.evidence:
+        age = duration(now - entry.evidence.gathered)
+        yield "evidence", f"gathered {age} ago: `stallwatch evidence show {entry.evidence.bundle}`"
     if entry.owed_since:
         yield "owed", joined(f"{_plain(what)} for {duration(now - at)}" for what, at in entry.owed_since.items())
 

@@ -7,6 +7,7 @@ from stallwatch.collectors.gpu import Gpu, GpuReading
 from stallwatch.past import COLD, HOT, GpusPast
 from stallwatch.placement import holding
 from stallwatch.snapshot import Server
+from stallwatch.tracks.memory import GpusMemory
 from stallwatch.tracks.movement import Ratchet, Since
 
 SPLIT_BELOW = 0.10
@@ -46,6 +47,18 @@ class Gpus:
         self.worked = past.may_compute
         self._worked_at = now if self.worked else self._worked_at
         return replace(past, worked_at=self._worked_at)
+
+    def remember_unbroken(self) -> GpusMemory:
+        """Return since when they have shown what they show."""
+        held = {"hot": self._hot.at, "cold": self._cold.at, "split": self._split.at, "lost": self._lost.at}
+        since = {name: at for name, at in held.items() if at is not None}
+        return GpusMemory(busy_at=self.busy_at, worked=self.worked, worked_at=self._worked_at, since=since)
+
+    def recall_unbroken(self, memory: GpusMemory, now: float) -> None:
+        """Go on with what was remembered."""
+        self.busy_at, self.worked, self._worked_at = memory.busy_at, memory.worked, memory.worked_at
+        held = (Since(memory.since.get(name), now) for name in ("hot", "cold", "split", "lost"))
+        self._hot, self._cold, self._split, self._lost = held
 
     def remember(self) -> dict[str, float]:
         """Return the memory of each GPU from which a rise is counted."""

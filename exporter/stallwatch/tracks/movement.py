@@ -1,6 +1,7 @@
 """Does a number move? How counters and levels become movement, each above the floor of its signal."""
 
 from collections import deque
+from collections.abc import Iterable
 
 RATE_WINDOW = 10.0
 RATE_SPAN = 5.0
@@ -14,8 +15,14 @@ MOST_CREDIT = 3.0 * TOKENS_PER_PROBE
 class Rate:
     """How fast a counter rises, over a window long enough that one burst of a second is no trend."""
 
-    def __init__(self, last: tuple[float, float] | None = None) -> None:
-        self._points: deque[tuple[float, float]] = deque([last] if last else ())
+    def __init__(self, points: Iterable[tuple[float, float]] = ()) -> None:
+        self._points: deque[tuple[float, float]] = deque(points)
+
+    @property
+    def ends(self) -> tuple[tuple[float, float], ...]:
+        """Return the oldest and the latest point, from which it can go on."""
+        points = self._points
+        return (points[0], points[-1]) if len(points) > 1 else tuple(points)
 
     @property
     def value(self) -> float | None:
@@ -80,9 +87,9 @@ class Tokens:
 class Since:
     """Since when something has been so without a break; what is unknown for up to a minute is no break."""
 
-    def __init__(self, at: float | None = None) -> None:
+    def __init__(self, at: float | None = None, known: float | None = None) -> None:
         self.at = at
-        self._known = 0.0 if at is None else at
+        self._known = (0.0 if at is None else at) if known is None else known
 
     def hold(self, now: float, *, holds: bool | None) -> float | None:
         """Take in whether it is so now (None: not known) and return since when."""

@@ -1,11 +1,12 @@
 """How does each process fare that the server cannot do without?"""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from stallwatch.collectors.process import ProcessSample
 from stallwatch.past import RankPast
 from stallwatch.snapshot import Process, Server
+from stallwatch.tracks.memory import RankMemory
 from stallwatch.tracks.movement import Rate, Since
 from stallwatch.tracks.sight import Sight
 
@@ -43,6 +44,23 @@ class _Rank:
             beat=self.beat if loops and seen is not None else None,
         )
 
+    def remember(self) -> RankMemory:
+        """Return what to go on with after a restart."""
+        return RankMemory(
+            process=self.process,
+            stopped_since=self.stopped.at,
+            missing_since=self.missing.at,
+            switches=self.switches,
+            beat=self.beat,
+            cpu=self.cpu.ends,
+        )
+
+    @classmethod
+    def recall(cls, memory: RankMemory, now: float) -> "_Rank":
+        """Return a rank that goes on where the memory ends."""
+        stopped, missing = Since(memory.stopped_since, now), Since(memory.missing_since, now)
+        return cls(memory.process, Rate(memory.cpu), stopped, missing, memory.switches, memory.beat)
+
     def _switches(self, now: float, sample: ProcessSample) -> int | None:
         parts = [part for part in (sample.voluntary_switches, sample.involuntary_switches) if part is not None]
         if not parts:
@@ -61,6 +79,16 @@ class Ranks:
     _known: dict[str, _Rank] = field(default_factory=dict)
     launcher_gone: Since = field(default_factory=Since)
     _launcher_seen: bool = False
+
+    def remember(self) -> tuple[RankMemory, ...]:
+        """Return what to go on with after a restart."""
+        return tuple(rank.remember() for rank in self._known.values())
+
+    def recall(self, memories: Iterable[RankMemory], launcher_gone_since: float | None, now: float) -> None:
+        """Go on where the memories end."""
+        self._known = {memory.process.name: _Rank.recall(memory, now) for memory in memories}
+        self.launcher_gone = Since(launcher_gone_since, now)
+        self._launcher_seen = launcher_gone_since is not None
 
     def look(self, now: float, sight: Sight) -> tuple[RankPast, ...]:
         """Take in the processes that exist now and return the past of each needed one that ever did."""

@@ -102,6 +102,14 @@ class Demand:
         self.since = dict(since)
         self._seen = dict.fromkeys(since, now)
 
+    def remember(self) -> dict[str, tuple[float, float, int]]:
+        """Return the paths of which the last probes failed."""
+        return {path: (row.first, row.last, row.count) for path, row in self._failed.items()}
+
+    def recall_failing(self, failing: Mapping[str, tuple[float, float, int]]) -> None:
+        """Go on counting from what was remembered."""
+        self._failed = {path: _Failing(*row) for path, row in failing.items()}
+
     def failing(self, probes: tuple[Probe, ...]) -> dict[str, float]:
         """Return the paths that have failed again and again since the server was ready, and since when."""
         for probe in probes:
@@ -126,6 +134,14 @@ class Waiting:
     """Since when work has waited in the queues of the kernel or the engine, by reason."""
 
     reasons: dict[str, Since] = field(default_factory=dict)
+
+    def remember(self) -> dict[str, float]:
+        """Return since when each reason that holds has held."""
+        return {reason: since.at for reason, since in self.reasons.items() if since.at is not None}
+
+    def recall(self, reasons: Mapping[str, float], now: float) -> None:
+        """Go on with what was remembered."""
+        self.reasons = {reason: Since(at, now) for reason, at in reasons.items()}
 
     def look(self, now: float, seen: Mapping[str, bool]) -> dict[str, float]:
         """Take in which reasons hold and return since when each has."""

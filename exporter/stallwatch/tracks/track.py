@@ -11,8 +11,8 @@ from stallwatch.sections import Limits
 from stallwatch.snapshot import Moment, Server
 from stallwatch.tracks.gpus import Gpus
 from stallwatch.tracks.limits import SIGNALS, limits_in_force
-from stallwatch.tracks.memory import Memory
-from stallwatch.tracks.movement import Ratchet, Rate
+from stallwatch.tracks.memory import Memory, Unbroken
+from stallwatch.tracks.movement import MEMORY, Ratchet, Rate
 from stallwatch.tracks.ranks import Ranks
 from stallwatch.tracks.readiness import Demand, Readiness, Waiting
 from stallwatch.tracks.replicas import Replicas
@@ -60,6 +60,24 @@ class Track:
             counters=counters,
             gpu_memory=self.gpus.remember(),
             replicas=self.replicas.remember(),
+            unbroken=self._unbroken(),
+        )
+
+    def _unbroken(self) -> Unbroken:
+        return Unbroken(
+            first_seen=self.first_seen,
+            phase=self.readiness.phase,
+            phase_since=self.readiness.phase_since,
+            said=self.readiness.said,
+            said_since=self.readiness.said_since,
+            served=self.replicas.served,
+            launcher_gone_since=self.ranks.launcher_gone.at,
+            failing=self.demand.remember(),
+            waiting=self.waiting.remember(),
+            rates={name: rate.ends for name, rate in self.rates.items()},
+            ranks=self.ranks.remember(),
+            gpus=self.gpus.remember_unbroken(),
+            parts={dp_rank: gpus.remember_unbroken() for dp_rank, gpus in self.parts.items()},
         )
 
     @classmethod
@@ -67,11 +85,28 @@ class Track:
         """Return a track that goes on where the memory ends, which was made at `at`."""
         track = cls(now, moved=dict(memory.moved), readiness=Readiness(memory.ready), cleared_at=memory.cleared_at)
         track.demand.recall(memory.demand_since, now)
-        track.rates = {name: Rate((at, value)) for name, value in memory.counters.items()}
+        track.rates = {name: Rate([(at, value)]) for name, value in memory.counters.items()}
         track.recalled = set(memory.counters)
         track.gpus.recall(memory.gpu_memory)
         track.replicas.recall(memory.replicas, now)
+        if memory.unbroken and now - at <= MEMORY:
+            track.go_on(memory.unbroken, now)
         return track
+
+    def go_on(self, memory: Unbroken, now: float) -> None:
+        """Take what was so without a break to be so still."""
+        self.first_seen = memory.first_seen
+        self.readiness.phase, self.readiness.phase_since = memory.phase, memory.phase_since
+        self.readiness.said, self.readiness.said_since = memory.said, memory.said_since
+        self.replicas.served = memory.served
+        self.demand.recall_failing(memory.failing)
+        self.waiting.recall(memory.waiting, now)
+        self.rates = {name: Rate(points) for name, points in memory.rates.items()}
+        self.ranks.recall(memory.ranks, memory.launcher_gone_since, now)
+        self.gpus.recall_unbroken(memory.gpus, now)
+        for dp_rank, part in memory.parts.items():
+            self.parts[dp_rank] = Gpus()
+            self.parts[dp_rank].recall_unbroken(part, now)
 
     def look(self, sight: Sight, limits: Limits, ending: Ending) -> Past:
         """Take in what is seen now and return what is known of the past."""

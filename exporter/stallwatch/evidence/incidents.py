@@ -1,0 +1,86 @@
+"""Of which servers is evidence to be gathered now? Once per incident, before anybody restarts what could tell.
+
+An incident begins with the last movement and lasts until the server is well again. Evidence is due when nothing has
+moved for `limits.evidence`, since SGLang's own watchdog kills at 300 s, or at once when the verdict is `stalled` or
+`dead`. What a bundle is kept of already is due no more, also after a restart of the exporter.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from stallwatch.past import Past
+from stallwatch.snapshot import Moment
+from stallwatch.verdict import Verdict, judge
+from stallwatch.view import IN_TROUBLE, Bundle, View
+from stallwatch.wording import duration
+
+HUNG = frozenset({"stalled", "dead"})
+APART = 600.0
+APART_CRASHING = 3600.0
+"""So long after a bundle the next one of the same server may be gathered at the soonest."""
+PATIENCE = ("stalled", "stalled_high_power", "start_without_movement", "start_without_movement_partial", "split")
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A server of which evidence is due: since when it stands still (Unix seconds), and what made it due."""
+
+    past: Past
+    verdict: Verdict
+    begun: float
+    why: str
+
+
+class Incidents:
+    """Remembers of which incidents evidence has been asked for."""
+
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+        self._tried: dict[str, float] = {}  # when it could not be kept
+
+    def due(self, view: View, latest: Mapping[str, Bundle]) -> Iterator[Incident]:
+        """Yield each incident once; `latest` is the newest bundle of each server."""
+        now = view.snapshot.moment
+        self._open &= {name for name, verdict in view.verdicts.items() if verdict.state in IN_TROUBLE}
+        for name, past in view.pasts.items():
+            incident = _incident(past, view.verdicts[name], now)
+            if incident is None or name in self._open or not self._is_apart(past, latest.get(name), now):
+                continue
+            self._open.add(name)
+            if not _is_kept(incident, latest.get(name)):
+                yield incident
+
+    def failed(self, name: str, now: Moment) -> None:
+        """Have evidence of this server be due again, after a while, since what was gathered could not be kept."""
+        self._open.discard(name)
+        self._tried[name] = now.unix
+
+    def _is_apart(self, past: Past, bundle: Bundle | None, now: Moment) -> bool:
+        apart = APART_CRASHING if past.ending.crash_looping else APART
+        times = [self._tried.get(past.server.name), bundle.at if bundle else None]
+        return not any(0 <= now.unix - at < apart for at in times if at is not None)
+
+
+def _incident(past: Past, verdict: Verdict, now: Moment) -> Incident | None:
+    if verdict.state in HUNG:
+        return Incident(past, verdict, verdict.since, f"its verdict is {verdict.state}")
+    if verdict.state != "suspect":
+        return None
+    begun = verdict.since - past.limit("suspect")
+    still = now.unix - begun
+    if still < past.limit("evidence"):
+        return None
+    return Incident(past, verdict, begun, f"nothing has moved for {duration(still)}")
+
+
+def _is_kept(incident: Incident, bundle: Bundle | None) -> bool:
+    """Tell whether a bundle is of this incident: of the same life, gathered since it stands still."""
+    return bundle is not None and bundle.incarnation == incident.past.server.incarnation and bundle.at >= incident.begun
+
+
+def foreseen(past: Past, verdict: Verdict, now: Moment) -> Verdict:
+    """Return what a suspect server will be called once it has stood still for long enough: the kind of its hang."""
+    if verdict.state != "suspect":
+        return verdict
+    short = {name: min(past.limit(name), past.limit("suspect")) for name in PATIENCE}
+    return judge(replace(past, limits={**past.limits, **short}), now)

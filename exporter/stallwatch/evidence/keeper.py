@@ -1,0 +1,113 @@
+"""Who sees to it that evidence is gathered and kept, while the exporter goes on?
+
+Called with each view. What takes long happens in tasks (the sources) and in daemon threads (the files), so that neither
+a tick nor the end of the process waits for it.
+"""
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from stallwatch import aside
+from stallwatch.evidence import store
+from stallwatch.evidence.content import Content
+from stallwatch.evidence.gathering import Found
+from stallwatch.evidence.incidents import Incident, Incidents
+from stallwatch.redaction import told
+from stallwatch.sections import EvidenceConfig
+from stallwatch.snapshot import Server
+from stallwatch.view import Bundle, Kept, View
+
+logger = logging.getLogger("stallwatch.evidence")
+
+AT_ONCE = 2
+"""So many servers are gathered of at the same time; where a node hangs as a whole, the others follow."""
+LOAD_SECONDS = 2.0
+
+Gather = Callable[[Server], Awaitable[Sequence[Found]]]
+
+
+class EvidenceKeeper:
+    """Gathers evidence when it is due, writes it, and knows what is kept.
+
+    `settings` is asked anew at each incident, since a reload may change them; `recording` returns the last half hour
+    as the bytes of a recording.
+    """
+
+    def __init__(self, settings: Callable[[], EvidenceConfig], gather: Gather, recording: Callable[[], bytes]) -> None:
+        self._settings = settings
+        self._gather = gather
+        self._recording = recording
+        self._incidents = Incidents()
+        self._kept: tuple[Bundle, ...] = ()
+        self._failures: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    @property
+    def directory(self) -> Path:
+        """Return where bundles are kept now."""
+        configured = self._settings().directory
+        return Path(configured) if configured else store.usual_directory(os.environ)
+
+    def kept(self) -> Kept | None:
+        """Return what is kept, None where nothing is to be."""
+        if not self._settings().enabled:
+            return None
+        return Kept(len(self._kept), {bundle.server: bundle for bundle in self._kept}, dict(self._failures))
+
+    async def load(self, within: float = LOAD_SECONDS) -> None:
+        """Find what was kept before, unless the disk takes longer than a moment."""
+        directory = self.directory
+        listing = aside.begin(lambda: store.bundles(directory), "evidence")
+        done, _ = await asyncio.wait({listing}, timeout=within)
+        error = listing.exception() if done else TimeoutError(f"no answer in {within:g} s")
+        if error:
+            extra = {"directory": str(directory), "error": str(error)}
+            logger.warning("evidence of before cannot be listed", extra=extra)
+        else:
+            self._kept = tuple(listing.result())
+
+    def take(self, view: View) -> None:
+        """Begin to gather for each incident of which evidence is due."""
+        if not self._settings().enabled:
+            return
+        for incident in self._incidents.due(view, {bundle.server: bundle for bundle in self._kept}):
+            task = asyncio.ensure_future(self._keep(incident, view))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Give up what is being gathered: the next start finds the incident where it is."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=0.2)
+
+    async def _keep(self, incident: Incident, view: View) -> None:
+        name = incident.past.server.name
+        async with self._turns:
+            try:
+                found = await self._gather(incident.past.server)
+                self._failures.update(one.source for one in found if one.reading is None)
+                content = Content(incident, view, tuple(found), self._recording())
+                bundle = await aside.begin(lambda: self._written(content), "evidence")
+            except Exception as error:  # noqa: BLE001 what cannot be kept must not end the watch
+                self._incidents.failed(name, view.snapshot.moment)
+                self._failures["write"] += 1
+                why = str(error) if isinstance(error, OSError) else told(error)
+                extra = {"server": name, "directory": str(self.directory), "error": why}
+                logger.error("evidence cannot be kept", extra=extra)  # noqa: TRY400 a full disk needs no traceback
+                return
+        extra = {"server": name, "bundle": bundle, "why": incident.why}
+        logger.warning("evidence kept", extra=extra)
+
+    def _written(self, content: Content) -> str:
+        """Write a bundle, throw away what is too old, and return its name; in a thread of its own."""
+        settings, directory = self._settings(), self.directory
+        name = store.write(directory, content.name, content.files())
+        self._kept = tuple(store.prune(directory, settings.keep, settings.max_bytes))
+        return name

@@ -1,0 +1,121 @@
+"""How bundles are written, found again and thrown away, and whose files are left alone."""
+
+import os
+import stat
+
+import pytest
+
+from incidents import files, written
+from small_disks import small_disk
+from stallwatch.evidence import store
+from stallwatch.evidence.store import MANIFEST
+
+
+def test_a_bundle_is_found_again(tmp_path):
+    """With whose it is and when it was gathered; its name says both."""
+    name = written(tmp_path / "evidence", 1_800_000_000.0)
+    assert name == "20270115T080000Z-sglang-30000"
+    (bundle,) = store.bundles(tmp_path / "evidence")
+    assert (bundle.name, bundle.server, bundle.at, bundle.incarnation) == (name, "sglang:30000", 1_800_000_000.0, "a")
+
+
+def test_only_its_own_user_may_look_into_it(tmp_path):
+    """Neither the directory nor a file is for others, whatever the umask."""
+    mask = os.umask(0)
+    try:
+        name = written(tmp_path / "evidence", 1.0)
+    finally:
+        os.umask(mask)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "evidence").rglob("*")}
+    assert modes == {name: 0o700, "summary.md": 0o600, MANIFEST: 0o600}
+    assert stat.S_IMODE((tmp_path / "evidence").stat().st_mode) == 0o700
+
+
+def test_two_bundles_of_one_second_both_stay(tmp_path):
+    """The second gets a number, which is still the name of a bundle."""
+    names = [written(tmp_path, 1.0), written(tmp_path, 1.0)]
+    assert names[1] == f"{names[0]}-2"
+    assert [bundle.name for bundle in store.bundles(tmp_path)] == names
+
+
+@pytest.mark.parametrize("server", ["../../etc", "a/b", "..", "\n", "x" * 500, "modèle:1", "sglang:30000@abc"])
+def test_no_name_of_a_server_leads_elsewhere(tmp_path, server):
+    """What a server is called is no path."""
+    directory = tmp_path / "evidence"
+    name = written(directory, 1.0, server=server)
+    assert store.NAME.fullmatch(name)
+    assert [path.name for path in tmp_path.iterdir()] == ["evidence"]
+    assert [bundle.server for bundle in store.bundles(directory)] == [server]
+
+
+def test_the_oldest_are_thrown_away_beyond_the_count(tmp_path):
+    """And what is no bundle stays, whatever its name."""
+    for at in (1.0, 2.0, 3.0):
+        written(tmp_path, at)
+    (tmp_path / "19700101T000000Z-mine").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    assert [bundle.at for bundle in store.prune(tmp_path, 2, 10**9)] == [2.0, 3.0]
+    assert [bundle.at for bundle in store.bundles(tmp_path)] == [2.0, 3.0]
+    assert {path.name for path in tmp_path.iterdir()} >= {"19700101T000000Z-mine", "notes.txt"}
+
+
+def test_the_oldest_are_thrown_away_beyond_the_bytes(tmp_path):
+    """The newest stays, even alone too large."""
+    for at in (1.0, 2.0, 3.0):
+        written(tmp_path, at, size=1000)
+    assert [bundle.at for bundle in store.prune(tmp_path, 9, 2700)] == [2.0, 3.0]
+    assert [bundle.at for bundle in store.prune(tmp_path, 9, 10)] == [3.0]
+
+
+def test_a_link_is_neither_a_bundle_nor_followed(tmp_path):
+    """Whoever could put one there must not have files elsewhere removed."""
+    elsewhere = tmp_path / "elsewhere"
+    name = written(elsewhere, 1.0)
+    directory = tmp_path / "evidence"
+    written(directory, 5.0)
+    (directory / name).symlink_to(elsewhere / name)
+    assert [bundle.at for bundle in store.prune(directory, 1, 10**9)] == [5.0]
+    assert [bundle.at for bundle in store.bundles(elsewhere)] == [1.0]
+
+
+def test_what_a_killed_writer_left_is_no_bundle_and_goes(tmp_path):
+    """A part is never listed, and the next bundle clears it away."""
+    part = tmp_path / ".20270115T080000Z-x.part"
+    part.mkdir()
+    (part / MANIFEST).write_bytes(files()[MANIFEST])
+    assert store.bundles(tmp_path) == []
+    store.prune(tmp_path, 5, 10**9)
+    assert not part.exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b'{"server": 1}', b"[" * 100_000, b"\xff"])
+def test_a_broken_manifest_is_no_bundle(tmp_path, text):
+    """It is neither listed nor removed."""
+    name = written(tmp_path, 1.0)
+    (tmp_path / name / MANIFEST).write_bytes(text)
+    assert store.bundles(tmp_path) == []
+    store.prune(tmp_path, 1, 10**9)
+    assert (tmp_path / name).is_dir()
+
+
+def test_a_full_disk_leaves_no_half_bundle(tmp_path):
+    """It is an error for the one who writes, and what was kept before is still there."""
+    disk = tmp_path / "disk"
+    with small_disk(disk):
+        disk.chmod(0o700)
+        name = written(disk, 1.0)
+        with pytest.raises(OSError, match="No space left"):
+            written(disk, 2.0, size=1 << 20)
+        assert [path.name for path in disk.iterdir()] == [name]
+
+
+def test_a_directory_into_which_anybody_may_write_is_refused(tmp_path):
+    """Else somebody could put a link in the place of a file."""
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match="others may write"):
+        written(tmp_path, 1.0)
+
+
+def test_a_directory_that_is_not_there_holds_nothing(tmp_path):
+    """The first start lists it before it is made."""
+    assert store.bundles(tmp_path / "none") == []
