@@ -99,7 +99,10 @@ def _all_lost(reading: RasReading) -> Iterator[Lost]:
     """Yield who is lost at the last look, each one once."""
     answer = reading.looks[-1].answer
     lost = (*answer.lost, *(one for communicator in answer.communicators for one in communicator.lost))
-    yield from {one.rank: one for one in reversed(lost)}.values()
+    first: dict[str, Lost] = {}
+    for found in lost:
+        first.setdefault(found.rank, found)
+    yield from first.values()
 
 
 def _behind(operation: Operation) -> tuple[str, ...]:

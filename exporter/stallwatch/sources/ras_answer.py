@@ -38,7 +38,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A rank of which there is no data; `state` is `dead`, `unresponsive`, or `absent` where it answers but has left."""
+    """A rank without data; `state` is `dead`, `unresponsive`, or `absent` where it answers but has left."""
 
     rank: str
     state: str
