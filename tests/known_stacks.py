@@ -10,26 +10,26 @@ SPAWNED = (
 )
 LOOP = (
     "Scheduler.event_loop_overlap (sglang/srt/managers/scheduler.py:1120)",
-    "decorate_context (torch/utils/_contextlib.py:120)",
+    "context_decorator.<locals>.decorate_context (torch/utils/_contextlib.py:120)",
     *SPAWNED,
 )
 STARTING = ("Scheduler.__init__ (sglang/srt/managers/scheduler.py:300)", *SPAWNED)
 REQUESTS = (
     "broadcast (torch/distributed/distributed_c10d.py:2974)",
-    "wrapper (torch/distributed/c10d_logger.py:83)",
+    "_exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)",
     "broadcast_pyobj (sglang/srt/utils/common.py:1455)",
     "Scheduler.recv_requests (sglang/srt/managers/scheduler.py:1300)",
     *LOOP,
 )
 WRITES = (
     "all_reduce (torch/distributed/distributed_c10d.py:2800)",
-    "wrapper (torch/distributed/c10d_logger.py:83)",
+    "_exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)",
     "HiRadixCache.writing_check (sglang/srt/mem_cache/hiradix_cache.py:210)",
     *LOOP,
 )
 LOADS = (
     "all_reduce (torch/distributed/distributed_c10d.py:2800)",
-    "wrapper (torch/distributed/c10d_logger.py:83)",
+    "_exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)",
     "HiRadixCache.loading_check (sglang/srt/mem_cache/hiradix_cache.py:240)",
     *LOOP,
 )

@@ -3,6 +3,7 @@
 import pytest
 
 from known_stacks import NCCL_INIT, RENDEZVOUS
+from stallwatch.evidence.frames import says_something
 from stallwatch.evidence.standing import Stack, standing, told
 
 
@@ -66,3 +67,16 @@ def test_known_frames_have_words(frames, words):
 def test_a_hostile_frame_is_only_a_frame(frame):
     """It is shown, and takes no time."""
     assert frame.partition(":")[0] in standing([Stack("TP0", (frame, frame))]).sentence
+
+
+def test_wrappers_say_nothing():
+    """What only calls the frame inside it is passed over; what bears a like name is not."""
+    wrappers = (
+        "_exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)",
+        "context_decorator.<locals>.decorate_context (torch/utils/_contextlib.py:120)",
+        "Thread._bootstrap_inner (threading.py:1045)",
+        "BaseProcess.run (multiprocessing/process.py:108)",
+        "<module> (<string>:1)",
+    )
+    others = ("compile_fx_inner (torch/_inductor/compile_fx.py:9)", "run (subprocess.py:550)", "run (engine.py:1)")
+    assert [says_something(frame) for frame in (*wrappers, *others)] == [False] * 5 + [True] * 3
