@@ -62,9 +62,9 @@ class Node:
             )
         self.gpus.show(utilization=2)
 
-    async def hang(self, odd="sglang::scheduler_TP5"):
+    async def hang(self, odd="sglang::scheduler_TP5", **before):
         """Have all ranks wait for each other, and one for a lock instead."""
-        await self.server.tell(to={title: {"hang": "lock" if title == odd else "peer"} for title in RANKS})
+        await self.server.tell(to={title: {**before, "hang": "lock" if title == odd else "peer"} for title in RANKS})
 
     async def become_ready(self):
         """Go on where the incident stopped: the port opens and health probes are answered."""
@@ -216,8 +216,7 @@ async def test_all_ranks_are_asleep(node, pager, tmp_path):
         await node.start()
         await node.load()
         node.gpus.show(utilization=0, power_watts=62)
-        await node.server.tell(to={title: {"share": {"path": str(shared), "times": 40}, "cpu": 0} for title in RANKS})
-        await node.hang()
+        await node.hang(share={"path": str(shared), "times": 40}, cpu=0)
         await node.everything_seen()
 
         def asleep(scrape):
@@ -257,7 +256,7 @@ async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
         lines = node.server.log_path.read_text().count("\n")
         await node.server.log(*(f"{stamp()} TP{n % 8}] some line" for n in range(247 - lines)))
         node.gpus.show(utilization=0)
-        await node.server.tell(to={title: {"burnt": 0.3, "threads": 204, "fds": 204, "cpu": 0} for title in RANKS})
+        await node.hang(burnt=0.3, threads=204, fds=204, cpu=0)
 
         def hangs(scrape):
             one = shows(scrape, node, "scheduler_TP0")
@@ -266,7 +265,6 @@ async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
         scrape = await node.exporter.until(hangs)
         assert shows(scrape, node, "scheduler_TP0")["cpu_seconds_total"] >= 0.3
         assert sum(value for _, value in scrape.all("log_lines_total", server=node.name)) == 247
-        await node.hang()
         page = await page_of(pager, node.name)
         assert page["labels"]["alertname"] == "InferenceServerStalled"
         names_cause_and_rank(node, *await node.told())
