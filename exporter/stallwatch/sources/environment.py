@@ -17,7 +17,7 @@ from stallwatch.engines.engine import LAUNCHER, SCHEDULER
 from stallwatch.node.procfs import Procfs, read_file
 from stallwatch.redaction import SECRET_KEY, public, redact
 from stallwatch.snapshot import Failure, Reading
-from stallwatch.sources.asked import Member, members_of, processes_of
+from stallwatch.sources.asked import Asking, Member, members_of, processes_of
 
 NAME = "environment"
 MISSING_RIGHT = "the environment of another user's processes needs root and CAP_SYS_PTRACE"
@@ -163,11 +163,11 @@ def reader(
 
     def read(targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[EnvironmentReading, tuple[Failure, ...]]:
         procfs = Procfs(options.get("procfs", "/proc"), note, skip, read_file)
-        failures: list[Failure] = []
+        asking = Asking(NAME, "pid ")
         processes: list[ProcessEnvironment] = []
         dropped = 0
         for one in targets:
-            members, left_out = members_of(NAME, procfs, one, failures)
+            members, left_out = members_of(asking, procfs, one)
             roles = {entry["pid"]: entry["role"] for entry in one["processes"]}
             launcher = next((member for member in members if roles[member.pid] == LAUNCHER), None)
             schedulers = [member for member in members if roles[member.pid] == SCHEDULER]
@@ -176,8 +176,8 @@ def reader(
             processes += filter(None, found)
             dropped += left_out
             if look.denied:
-                failures.append(Failure(NAME, "permission_denied", MISSING_RIGHT, one["server"]))
+                asking.failures.append(Failure(NAME, "permission_denied", MISSING_RIGHT, one["server"]))
         dropped += sum(process.dropped for process in processes)
-        return EnvironmentReading(clock(), tuple(processes), dropped=dropped), tuple(failures)
+        return EnvironmentReading(clock(), tuple(processes), dropped=dropped), tuple(asking.failures)
 
     return read
