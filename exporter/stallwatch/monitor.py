@@ -77,7 +77,7 @@ COLLECTORS = (
     ),
 )
 WORKER_MODULES = {
-    "gpu": ("stallwatch.collectors.gpu",),
+    "gpu": ("stallwatch.collectors.gpu", "stallwatch.sources.gpus"),
     "host": (
         "stallwatch.discovery",
         "stallwatch.collectors.process",

@@ -13,12 +13,13 @@ Reasons of failures: `not_listening`, `not_local`, `refused`, `timeout`, `too_mu
 import asyncio
 import ipaddress
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from stallwatch.node.procfs import Procfs
 from stallwatch.snapshot import Failure, Reading, Server
+from stallwatch.sources.descriptors import ProcessDescriptors
 from stallwatch.sources.ras_answer import Answer, Who, of_json
 from stallwatch.sources.ras_text import of_text
 
@@ -76,6 +77,13 @@ class Port:
     listens: bool
     namespaced: Mapping[int, Sequence[int]]
     address: str = ""
+
+
+def is_listened_on(processes: Iterable[ProcessDescriptors], address: str) -> bool:
+    """Say whether one of these processes listens on the port of this address, or on the usual one."""
+    port = (address or ADDRESS).rpartition(":")[2]
+    sockets = (one for process in processes for one in process.tcp if one.state == "listen")
+    return any(one.local.rpartition(":")[2] == port for one in sockets)
 
 
 async def read(
