@@ -15,7 +15,7 @@ from typing import Any
 
 from stallwatch.engines.engine import LAUNCHER, SCHEDULER
 from stallwatch.node.procfs import Procfs, read_file
-from stallwatch.redaction import SECRET_KEY, public, redact
+from stallwatch.redaction import HIDDEN, SECRET_KEY, public, redact
 from stallwatch.snapshot import Failure, Reading
 from stallwatch.sources.asked import Asking, Member, members_of, processes_of
 
@@ -48,6 +48,7 @@ ALLOWED = (  # `*` is the rest of a name
 
 _ALLOWED = re.compile("|".join(re.escape(name).replace(r"\*", "[A-Z0-9_]{0,64}") for name in ALLOWED))
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_DEVICES = re.compile(r"(?:(?:[0-9]+|all|none|void|(?:GPU|MIG)-[0-9A-Fa-f/-]+),?)*")
 _OFF = frozenset({"", "0", "false", "off", "no"})
 
 target = processes_of
@@ -93,10 +94,16 @@ class EnvironmentReading(Reading):
 def allowed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the variables that may be shown, as they may be shown."""
     return {
-        name: redact(public(value, LONGEST_VALUE))
+        name: _shown(name, value)
         for name, value in sorted(pairs)
         if _ALLOWED.fullmatch(name) and not _SECRET.search(name) and not SECRET_KEY.search(name)
     }
+
+
+def _shown(name: str, value: str) -> str:
+    if name.endswith("VISIBLE_DEVICES") and not _DEVICES.fullmatch(value):
+        return HIDDEN
+    return redact(public(value, LONGEST_VALUE))
 
 
 def debugging_of(variables: Mapping[str, str]) -> Debugging:
