@@ -36,6 +36,7 @@ from stallwatch.tracks.limits import SIGNALS
 from stallwatch.tracks.track import COMPILER_CORES, FAULTS_PER_SECOND, FILE_RISE, IO_PER_SECOND
 from stallwatch.values import format_duration
 from stallwatch.verdict import SIGNATURES
+from stallwatch.view import Kept
 from stallwatch.wording import ASLEEP_CORES, SPINNING_CORES
 
 PAGES = Path(__file__).parent
@@ -161,7 +162,7 @@ def _coded(text: str) -> str:
 def families() -> Mapping[str, list[Family]]:
     """Return every family that can be published, by group; what a family is does not depend on what was read."""
     config = Config()
-    view = replace(Monitor(config, start_workers(config)).view, expense=own_expense())
+    view = replace(Monitor(config, start_workers(config)).view, expense=own_expense(), kept=Kept())
     names = {collector.name for collector in COLLECTORS} | {"server"}
     found: dict[str, list[Family]] = {}
     for name, _, group in Exposition(view).groups():

@@ -11,6 +11,7 @@ from documents import PACKAGE, PAGES, REFERENCE, ROOT, TEXTS, commands, families
 from stallwatch.cli import _COMMANDS, _parser
 from stallwatch.collectors.health import RESULTS, SCOPES
 from stallwatch.config import Config
+from stallwatch.evidence.gathering import SOURCES
 from stallwatch.gpus.nvml import RECOVERY_ACTIONS, THROTTLE_REASONS
 from stallwatch.monitor import COLLECTORS, WORKER_MODULES
 from stallwatch.sections import Limits
@@ -54,6 +55,10 @@ FOREIGN_WORDS = {
 """Words in code style that are of others, and why they are named."""
 THEIR_FILES = {"node7.jsonl", "FILE.jsonl", "FILE.yml", "stallwatch.yml"}
 """Files that the reader makes."""
+
+IN_BUNDLES = {f"{source.name}.json" for source in SOURCES} | {f"{name}.json" for name in ("stacks", "ras")}
+IN_BUNDLES |= {"summary.md", "verdict.json", "snapshot.json", "manifest.json"}
+"""Files of a bundle of evidence."""
 
 METRIC = re.compile(
     r"(?P<stem>\b(?:[a-z_]+:)?stallwatch(?:_[a-z0-9_]*|:[a-z0-9]+_[a-z0-9_]*))(?:\((?P<parts>[a-z_|]+)\))?"
@@ -157,7 +162,7 @@ def test_files_exist(page):
     paths = dict.fromkeys(spans(page), (ROOT, PACKAGE)) | dict.fromkeys(typed, (ROOT,))
     gone = {name for name, folders in paths.items() if is_path(name) and not found(name, folders)}
     alone = {name for name in paths if re.fullmatch(r"[\w-]+\.(py|yml|yaml|md|json|service|jsonl)", name)}
-    gone |= {name for name in alone - THEIR_FILES if not any(known.name == name for known in shipped())}
+    gone |= {name for name in alone - THEIR_FILES - IN_BUNDLES if not any(known.name == name for known in shipped())}
     assert gone == set()
 
 
