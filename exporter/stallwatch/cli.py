@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stallwatch import __version__
+from stallwatch.asking import ANYBODY, Client
 from stallwatch.config import Config
 from stallwatch.settings.sources import ConfigError, add_flags, file_of, load
 from stallwatch.values import USUAL_URL, parse_duration
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--record", type=Path, metavar="FILE", help="look itself, and append what is seen (for replay)")
     check.add_argument("--url", help=f"the exporter to ask (default: {USUAL_URL}, and a look where none answers)")
+    _add_client(check)
     check.add_argument("--look", action="store_true", help="look itself, and ask no exporter")
     add_flags(check)
     replay = commands.add_parser(
@@ -99,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument("--for", dest="duration", default="5m", metavar="DURATION", help="how long (default: %(default)s)")
     gpu.add_argument("--url", default=USUAL_URL, help="the exporter to tell (default: %(default)s)")
     _add_evidence(commands)
+    _add_client(gpu)
     demo = commands.add_parser("demo", help="play an incident on a simulated node and watch it")
     demo.add_argument(
         "--port", type=int, default=19847, help="port of the exporter that watches (default: %(default)s)"
@@ -162,6 +165,23 @@ def _evidence(arguments: dict[str, Any]) -> int:
         return 2
 
 
+def _add_client(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--http.config.file",
+        dest="http_config",
+        type=Path,
+        metavar="FILE",
+        help="password, CA and client certificate for the exporter (basic_auth, authorization and tls_config, as "
+        "promtool and amtool take them)",
+    )
+
+
+def _client(file: Path | None) -> Client | None:
+    from stallwatch.settings.http_client import read_client  # noqa: PLC0415 each command loads what it needs
+
+    return read_client(file) if file else None
+
+
 def _serve(arguments: dict[str, object]) -> int:
     check = arguments.pop("check", False)
     try:
@@ -196,8 +216,9 @@ def _check(arguments: dict[str, Any]) -> int:
     from stallwatch.check import check  # noqa: PLC0415 each command loads what it needs
 
     own = {key: arguments.pop(key) for key in ("server", "as_json", "seconds", "url", "look", "record")}
+    file = arguments.pop("http_config")
     try:
-        return check(load(arguments, os.environ), **own)
+        return check(load(arguments, os.environ), client=_client(file), **own)
     except ConfigError as error:
         print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
         return 3  # 2 would say that a server is hung
@@ -223,7 +244,12 @@ def _replay(arguments: dict[str, Any]) -> int:
 def _gpu(arguments: dict[str, Any]) -> int:
     from stallwatch.orders import release_gpu  # noqa: PLC0415 each command loads what it needs
 
-    return release_gpu(arguments["url"], arguments["duration"])
+    try:
+        client = _client(arguments["http_config"]) or ANYBODY
+    except ConfigError as error:
+        print(f"stallwatch: {error}", file=sys.stderr)  # noqa: T201 the answer to what was typed
+        return 2
+    return release_gpu(arguments["url"], arguments["duration"], client)
 
 
 def _seconds(text: str) -> float:

@@ -14,7 +14,7 @@ _SECRETS = tuple(
         rf"""(authorization["']?\s*[:=]\s*)["']?(?:(?:bearer|basic|token|digest)\s+)?{_VALUE}""",
         rf"(\bbearer\s+){_VALUE}",
         rf"""((?<![\w-])--[\w-]{{0,64}}{_WORD}["']?(?:\s*,\s*|\s+|=)){_VALUE}""",
-        rf"""({_WORD}["']?\s*[=:]\s*){_VALUE}""",
+        rf"""((?<!#){_WORD}["']?\s*[=:]\s*){_VALUE}""",
         r"(://[^/\s:@]{0,256}:)[^/\s@]{1,256}(?=@)",
         r"(://)[^/\s:@]{1,256}(?=@)",
         r"([?&][\w.-]{0,64}(?:sig|signature|credential|key|keyid)=)[^\s&]{1,4096}",

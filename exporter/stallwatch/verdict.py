@@ -12,6 +12,7 @@ from stallwatch.past import Past
 from stallwatch.snapshot import Moment
 
 VERDICTS = ("starting", "idle", "busy", "slow", "stopping", "suspect", "stalled", "dead", "unknown")
+WORST_FIRST = ("dead", "stalled", "suspect", "slow", "unknown", "starting", "stopping", "busy", "idle")
 SIGNATURES = (
     "cold_deadlock",
     "spin_deadlock",

@@ -1,7 +1,7 @@
 """How is a verdict put into words? One plain sentence with the numbers, for a person at 3 a.m."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stallwatch.collectors.health import Probe
 from stallwatch.gpus.xids import words_of
@@ -25,6 +25,17 @@ def duration(seconds: float) -> str:
         return f"{max(0, seconds):.0f} s"
     minutes = int(seconds // 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def limit(seconds: float, why: str = "") -> str:
+    """Return a limit to stand after a duration, and what it rests on where it is not the usual one."""
+    return f" (limit {joined((duration(seconds), why))})"
+
+
+def unread(signals: Sequence[str]) -> str:
+    """Return which signals cannot be read, as a clause: two by name, more by their number."""
+    words = [signal.replace("_", " ") for signal in signals]
+    return f"since {' and '.join(words) if len(words) <= 2 else f'{len(words)} signals'} cannot be read"
 
 
 def joined(parts: Iterable[str]) -> str:

@@ -9,9 +9,9 @@ from stallwatch.answer import Answer, Entry, Failure
 from stallwatch.terminal.layout import WIDEST, Line, labelled, wrapped
 from stallwatch.terminal.steps import first_steps
 from stallwatch.terminal.tables import health_table, rank_table
+from stallwatch.verdict import WORST_FIRST
 from stallwatch.wording import duration, joined
 
-URGENCY = ("dead", "stalled", "suspect", "slow", "unknown", "stopping", "starting", "busy", "idle")
 STYLES = {"dead": "bad", "stalled": "bad", "suspect": "doubtful", "slow": "doubtful", "unknown": "doubtful"}
 SAME_MOMENT = 0.01
 """Times that are told to the millisecond are the same within this."""
@@ -35,7 +35,7 @@ def lines(status: Mapping[str, Any], servers: list[dict[str, Any]], width: int =
 
 
 def _urgency(verdict: str) -> int:
-    return URGENCY.index(verdict if verdict in URGENCY else "unknown")
+    return WORST_FIRST.index(verdict if verdict in WORST_FIRST else "unknown")
 
 
 def _nobody(answer: Answer, width: int) -> tuple[list[Line], list[Line]]:
