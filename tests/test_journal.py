@@ -97,6 +97,7 @@ def test_an_exception_stays_on_its_line():
         ("['--admin-api-key', 'x', '--port']", f"['--admin-api-key', {HIDDEN}, '--port']"),
         ("Authorization: Bearer x", f"Authorization: {HIDDEN}"),
         ("{'authorization': 'Basic x'}", f"{{'authorization': {HIDDEN}}}"),
+        ("#token: 5x", f"#token: {HIDDEN}"),
         ("HF_TOKEN=x A=1", f"HF_TOKEN={HIDDEN} A=1"),
         ("AWS_SECRET=x", f"AWS_SECRET={HIDDEN}"),
         ('DB_PASSWORD="x y" z', f"DB_PASSWORD={HIDDEN} z"),
@@ -111,7 +112,15 @@ def test_what_looks_like_a_secret_is_hidden(text, left):
 
 
 @pytest.mark.parametrize(
-    "text", ["--tokenizer-path /m", "max_total_num_tokens=5", "port 30000 refuses", "a: b = c", ""]
+    "text",
+    [
+        "--tokenizer-path /m",
+        "max_total_num_tokens=5",
+        "port 30000 refuses",
+        "a: b = c",
+        "",
+        "#token: 5, token usage: 1",
+    ],
 )
 def test_what_is_no_secret_stays(text):
     """Words that only begin like a secret are no secret."""
