@@ -148,7 +148,7 @@ class EvidenceConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     enabled: bool = True
     """Keep evidence of each incident: what was to be seen when nothing had moved for `limits.evidence`."""
     directory: FileName | None = None
-    """Where; without a name `/var/lib/stallwatch/evidence`, or in systemd's `$STATE_DIRECTORY`."""
+    """Where evidence is kept; without a name `/var/lib/stallwatch/evidence`, or in systemd's `$STATE_DIRECTORY`."""
     stacks: bool = False
     """Also dump the Python stack of every rank with py-spy, which must be installed beside the exporter."""
     keep: Count = 20

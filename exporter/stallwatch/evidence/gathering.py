@@ -24,6 +24,7 @@ LONGEST_SECONDS = 20.0
 STACKS_SECONDS = 75.0
 """Longer than `stacks` gives itself for all processes of a server."""
 RAS_SECONDS = 60.0
+NOTHING_TO_GIVE = frozenset({"nothing_there", "not_listening", "other_network_namespace", "switched_off", "released"})
 
 Outcome = tuple[Reading | None, tuple[Failure, ...]]
 Ask = Callable[[str, str, type[Reading], list[dict[str, Any]]], Awaitable[Outcome]]
@@ -47,6 +48,11 @@ class Found:
     reading: Reading | None
     failures: tuple[Failure, ...]
     seconds: float
+
+    @property
+    def broken(self) -> bool:
+        """Tell whether it gave nothing although there was something to give."""
+        return self.reading is None and any(one.reason not in NOTHING_TO_GIVE for one in self.failures)
 
 
 SOURCES = (

@@ -93,7 +93,7 @@ class EvidenceKeeper:
         async with self._turns:
             try:
                 found = await self._gather(incident.past.server)
-                self._failures.update(one.source for one in found if one.reading is None)
+                self._failures.update(one.source for one in found if one.broken)
                 content = Content(incident, view, tuple(found), self._recording())
                 async with self._disk:
                     bundle = await aside.begin(lambda: self._written(content), "evidence")
