@@ -111,9 +111,9 @@ class Direct(Protocol):
         """Close what is open."""
 
 
-def start_workers(config: Config, nvml: str = "pynvml") -> dict[str, Worker]:
-    """Return the workers; each starts with its first request."""
-    options = {"procfs": config.path.procfs, "kmsg": config.path.kmsg, "nvml": nvml}
+def start_workers(config: Config, played: Mapping[str, str] | None = None) -> dict[str, Worker]:
+    """Return the workers; each starts with its first request. `played` are options of theirs that nobody configures."""
+    options = {"procfs": config.path.procfs, "kmsg": config.path.kmsg, "nvml": "pynvml", **(played or {})}
     fast, slow = config.workers.deadline, config.workers.start_deadline
     first = {"gpu": slow}  # the driver may have to wake up first
     return {

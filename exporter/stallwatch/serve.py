@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,18 +116,22 @@ async def run(load: Load, file: Path | None) -> Running:
     return running
 
 
-def exporter(config: Config, load: Load, nvml: str = "pynvml") -> AbstractAsyncContextManager[Running]:
-    """Watch and serve with a configuration that is there already."""
-    return exporting(load, config.file, nvml)
+def exporter(config: Config, load: Load, played: Mapping[str, str]) -> AbstractAsyncContextManager[Running]:
+    """Watch and serve a played node, with a configuration that is there already."""
+    return exporting(load, config.file, played)
 
 
 @asynccontextmanager
 async def exporting(
-    load: Load, file: Path | None, nvml: str = "pynvml", prepare: Callable[[Config], object] = lambda _config: None
+    load: Load,
+    file: Path | None,
+    played: Mapping[str, str] | None = None,
+    prepare: Callable[[Config], object] = lambda _config: None,
 ) -> AsyncIterator[Running]:
-    """Watch and serve for as long as the context lasts; `nvml` names the module that plays pynvml.
+    """Watch and serve for as long as the context lasts.
 
-    `prepare` is called with each configuration, before it is used.
+    `played` says to the workers what of the node is played: `nvml`, the module that plays pynvml, and `below`, the
+    process that started all servers. `prepare` is called with each configuration, before it is used.
     """
 
     def apply(new: Config) -> None:
@@ -145,7 +149,7 @@ async def exporting(
         prepare(config)
         gate = Gate(SECURITY_HEADERS, config.web.max_requests)
         reloads = Reloads(reloader, _web_reloader(config, gate), notifier)
-        monitor = Monitor(config, start_workers(config, nvml))
+        monitor = Monitor(config, start_workers(config, played))
         stack.push_async_callback(monitor.close)
         webhook = Webhook()
         exposition = Exposition(monitor.view, reloaded=reloads.last_successful, tally=lambda: webhook.tally)

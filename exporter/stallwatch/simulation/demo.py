@@ -23,11 +23,11 @@ from stallwatch.journal import setup
 from stallwatch.past import Past
 from stallwatch.sections import DiscoveryConfig, GpuConfig, HealthConfig, Limits, StateConfig, WebConfig
 from stallwatch.serve import exporter
-from stallwatch.simulation.livedemo import play_live
-from stallwatch.simulation.pager import Page, Pager, free_port, programs
+from stallwatch.simulation.livedemo import play_live, played_here
+from stallwatch.simulation.pager import Page, Pager, free_port, paging, show
 from stallwatch.simulation.played import PlayedGpus, PlayedServer
 from stallwatch.simulation.scenario import load_scenario, scenario_file
-from stallwatch.simulation.telling import INDENT, say, write
+from stallwatch.simulation.telling import say
 from stallwatch.snapshot import Server
 from stallwatch.status import sentence
 from stallwatch.view import View
@@ -86,8 +86,8 @@ async def _play(port: int, seconds: float) -> int:
         config = _config(port, seconds)
         limit = duration(config.limits.start_without_movement)
         say(f"watching on http://127.0.0.1:{port}/; what takes minutes elsewhere takes {limit} here")
-        running = await stack.enter_async_context(exporter(config, lambda: config, nvml="stallwatch.simulation.nvml"))
-        pager = await _pager(stack, directory, port)
+        running = await stack.enter_async_context(exporter(config, lambda: config, played_here()))
+        pager = await paging(stack, directory, port, "what they would page is told from the same facts")
         await server.start()
         incident = asyncio.create_task(play_cold_deadlock(server, gpus, server_port, seconds / 6))
         stack.callback(incident.cancel)
@@ -136,13 +136,6 @@ def page_from(name: str, past: Past, now: float) -> Page | None:
     return Page(alert, "critical", name, text, f"{RUNBOOKS}/{alert}.md")
 
 
-def show(page: Page) -> None:
-    """Print what the person on call gets."""
-    say(f"PAGE  {page.alert} ({page.severity})")
-    write(f"{INDENT}{page.description}")
-    write(f"{INDENT}{page.runbook}")
-
-
 async def _watch(
     watch: Callable[[Callable[[View], None]], None],
     launcher: int,
@@ -186,18 +179,6 @@ async def _views(watch: Callable[[Callable[[View], None]], None]) -> AsyncIterat
     watch(views.put_nowait)
     while True:
         yield await views.get()
-
-
-async def _pager(stack: AsyncExitStack, directory: Path, port: int) -> Pager | None:
-    found = programs()
-    if found is None:
-        say("Prometheus and Alertmanager are not installed here: what they would page is told from the same facts")
-        return None
-    pager = Pager(directory / "pager", port)
-    stack.push_async_callback(pager.close)
-    await pager.start(found)
-    say(f"Prometheus scrapes on http://127.0.0.1:{pager.prometheus_port}/, Alertmanager pages to this terminal")
-    return pager
 
 
 def _config(port: int, seconds: float) -> Config:
