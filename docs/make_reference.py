@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parent))  # for whoever loads this file from 
 
 from alert_index import ALERT_COLUMNS, alert_rows
 
+from stallwatch.assembly import NEED_A_RESTART
 from stallwatch.config import Config
 from stallwatch.expense import own_expense
 from stallwatch.exposition import Exposition
@@ -26,7 +27,6 @@ from stallwatch.past import COLD, HOT, LOW_POWER
 from stallwatch.placement import LOADED_BYTES, LOADED_RATIO
 from stallwatch.replay import play
 from stallwatch.sections import Limits, Section, ServerConfig
-from stallwatch.serve import NEED_A_RESTART
 from stallwatch.settings.flags import FLAGS
 from stallwatch.settings.meanings import meaning_of, meanings_of
 from stallwatch.simulation.scenario import load_scenario, scenario_file

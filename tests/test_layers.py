@@ -33,8 +33,10 @@ LAYERS = (
     {"settings"},
     {"gate"},
     {"web"},
-    {"serve", "check", "orders"},
+    {"assembly", "check", "orders"},
+    {"serve"},
     {"simulation", "replay"},
+    {"commandline"},
     {"cli"},
     {"__main__"},
 )

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from documents import PACKAGE, PAGES, REFERENCE, ROOT, TEXTS, commands, families, name_of, spans, text_of
-from stallwatch.cli import _COMMANDS, _parser
+from stallwatch.cli import _COMMANDS
 from stallwatch.collectors.health import RESULTS, SCOPES
+from stallwatch.commandline import parser
 from stallwatch.config import Config
 from stallwatch.evidence.gathering import SOURCES
 from stallwatch.gpus.nvml import RECOVERY_ACTIONS, THROTTLE_REASONS
@@ -211,7 +212,7 @@ def accepted(words):
     if len(words) == 1 and words[0] in _COMMANDS:
         return
     try:
-        _parser().parse_args(words)
+        parser().parse_args(words)
     except SystemExit as end:
         if end.code:
             pytest.fail(f"stallwatch {' '.join(words)} cannot be typed")

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.assembly import exporter
 from stallwatch.config import Config
 from stallwatch.journal import setup
 from stallwatch.past import Past
 from stallwatch.sections import DiscoveryConfig, GpuConfig, HealthConfig, Limits, StateConfig, WebConfig
-from stallwatch.serve import exporter
 from stallwatch.simulation.livedemo import play_live, played_here
 from stallwatch.simulation.pager import Page, Pager, free_port, paging, show
 from stallwatch.simulation.played import PlayedGpus, PlayedServer

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.assembly import exporter
 from stallwatch.config import Config
 from stallwatch.sections import (
     DiscoveryConfig,
@@ -21,7 +22,6 @@ from stallwatch.sections import (
     StateConfig,
     WebConfig,
 )
-from stallwatch.serve import exporter
 from stallwatch.simulation.live import LiveServer, gpu_state, live_servers, shortened
 from stallwatch.simulation.pager import Pager, paging, show
 from stallwatch.simulation.plot import Scenario
