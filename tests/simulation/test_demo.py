@@ -67,6 +67,8 @@ def test_it_ends_with_the_page_that_alertmanager_sends(environ):
     assert "Prometheus scrapes on" in output
     assert sum("loading_weights" in line for line in before) >= 2
     assert any(line.endswith("no error, no crash") for line in before)
+    assert any(re.search(r"EVIDENCE of sglang:\d+ is kept", line) for line in before), output
+    assert any(re.search(r"Odd one out: .*TP5", line) for line in before), output
     told = re.search(r"PAGE  (InferenceServer\w+) \(critical\)$", page)
     assert told, output
     assert f"127.0.0.1:{port}" in description

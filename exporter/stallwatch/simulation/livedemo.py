@@ -14,6 +14,7 @@ from stallwatch.config import Config
 from stallwatch.sections import (
     DiscoveryConfig,
     EngineConfig,
+    EvidenceConfig,
     GpuConfig,
     HealthConfig,
     Limits,
@@ -48,7 +49,7 @@ async def play_live(scenario: Scenario, port: int, seconds: float) -> int:
         state.write_text(gpu_state(scenario.node, [], 0.0))
         os.environ["STALLWATCH_FAKE_NVML"] = str(state)
         stack.callback(os.environ.pop, "STALLWATCH_FAKE_NVML", None)
-        config = _config(servers, port, speed)
+        config = _config(servers, port, speed, directory / "evidence")
         say(f"{scenario.name}: {speed:.0f} times as fast as life, watched on http://127.0.0.1:{port}/")
         running = await stack.enter_async_context(exporter(config, lambda: config, played_here()))
         pager = await paging(stack, directory, port, "it tells what it judges and pages nobody")
@@ -87,7 +88,7 @@ def _page(pager: Pager | None, names: set[str], shown: set[tuple[str, str]]) -> 
             show(page)
 
 
-def _config(servers: list[LiveServer], port: int, speed: float) -> Config:
+def _config(servers: list[LiveServer], port: int, speed: float, evidence: Path) -> Config:
     limits = Limits(**shortened(Limits().named(), speed))
     named = tuple(
         ServerConfig(
@@ -112,4 +113,5 @@ def _config(servers: list[LiveServer], port: int, speed: float) -> Config:
         limits=limits,
         servers=named,
         state=StateConfig(enabled=False),
+        evidence=EvidenceConfig(directory=str(evidence)),
     )
