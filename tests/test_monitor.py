@@ -93,12 +93,14 @@ class FakeHealth:
         self.probed = []
         self.alive = set()
         self.failures = ()
+        self.result, self.takes = "ok", 0.0
 
     async def collect(self, server, settings):
         """Answer a probe."""
         self.probed.append(server.name)
+        await asyncio.sleep(self.takes)
         now = self._clock.now
-        probe = Probe("/health", "ok", "scheduler", 1.0, 200, {}, now, now, 0)
+        probe = Probe("/health", self.result, "scheduler", 1.0, 200, {}, now, now, 0)
         return HealthReading(now, server.name, (probe,)), self.failures
 
     def forget(self, names):
@@ -614,6 +616,22 @@ async def test_quiet_probes_only_what_does_not_move(watch):
     assert node.reasons("health") == {"quiet"}
     await node.ticks(5, step=node.monitor._config.limits.suspect)
     assert node.health.probed
+
+
+@pytest.mark.parametrize(("result", "probes"), [("ok", 1), ("timeout", 2)])
+async def test_who_answers_slowly_is_probed_less_often_and_who_fails_as_ever(watch, result, probes):
+    """After a good answer that took a second, ten go by until the next probe; a bad one earns no rest."""
+    node = watch(interval=1.0)
+    node.health.result, node.health.takes = result, 1.01
+    await node.ticks(2)
+    assert node.health.probed == [NAME]
+    await asyncio.sleep(1.1)
+    await node.ticks(8)
+    assert len(node.health.probed) == probes
+    assert "stale" not in node.reasons("health")
+    await asyncio.sleep(1.1)
+    await node.ticks(10)
+    assert len(node.health.probed) > probes
 
 
 async def test_published_times_follow_the_clock_in_steps(watch):

@@ -18,7 +18,7 @@ from stallwatch.config import Config
 from stallwatch.expense import own_expense
 from stallwatch.gpus.nvml import SLOWLY
 from stallwatch.journal import Changes
-from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, decoder
+from stallwatch.lanes import Collect, Lanes, Outcome, Plan, Rest, decoder, rest_after
 from stallwatch.mending import Mending
 from stallwatch.past import Past
 from stallwatch.release import Release, Released
@@ -47,6 +47,7 @@ class Collector:
     worker: str = ""
     target: Callable[[Server], dict[str, Any] | None] = lambda _server: None
     settings: Callable[[Config, str], Any] = lambda _config, _server: None  # of one that is read here, per server
+    answered: Callable[[Any], bool] = lambda _reading: True  # whether the server got on with it
 
 
 COLLECTORS = (
@@ -67,6 +68,7 @@ COLLECTORS = (
         health.families,
         lambda config: config.health.interval,
         settings=lambda config, server: config.health_of(server),
+        answered=health.answered,
     ),
     Collector(
         engine.NAME,
@@ -266,7 +268,8 @@ class Monitor:
             for server in self._present:
                 longest = collector.settings(config, server.name).longest + patience
                 key = (collector.name, server.name, server.incarnation)
-                yield Plan(key, interval, longest, partial(self._read, collector, server.name))
+                read = partial(self._read, collector, server.name)
+                yield Plan(key, interval, longest, read, self._rests(collector, server.name))
 
     def _enabled(self) -> tuple[Collector, ...]:
         return tuple(collector for collector in COLLECTORS if collector.name not in self._config.collectors.disabled)
@@ -283,6 +286,15 @@ class Monitor:
             return await self._direct[collector.name].collect(server, collector.settings(self._config, name))
 
         return read
+
+    def _rests(self, collector: Collector, name: str) -> Rest:
+        """Ask a server that answers slowly less often, yet often enough to judge it; one that fails, as ever."""
+        most = self._config.limits_of(name).suspect / 2
+
+        def rest(reading: Reading, took: float) -> float:
+            return rest_after(took, most) if collector.answered(reading) else 0.0
+
+        return rest
 
     def _moves(self, name: str) -> bool:
         past = self.view.pasts.get(name)
