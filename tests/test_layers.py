@@ -6,7 +6,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
     {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd", "deltas"},
-    {"http_probe", "trust", "sections", "answer"},
+    {"http_probe", "trust", "networks", "sections", "answer"},
     {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
     {"engines"},

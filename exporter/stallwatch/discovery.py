@@ -135,6 +135,7 @@ class Discovery:
             log_absence=log.absence,
             address=address.literal,
             address_absence=address.absence,
+            network=address.network,
             listening=address.listening,
             cuda_visible_devices=facts.visible_devices,
             container_id=facts.container_id,

@@ -7,9 +7,11 @@ import asyncio
 import errno
 import ipaddress
 import os
+import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -40,10 +42,11 @@ class NotMadeError(Exception):
 def open_session(
     trace_configs: Sequence[aiohttp.TraceConfig] = (),
     request_class: type[aiohttp.ClientRequest] = aiohttp.ClientRequest,
+    socket_factory: Callable[[tuple[Any, ...]], socket.socket] | None = None,
 ) -> aiohttp.ClientSession:
     """Make an HTTP session that keeps no connection, cookie or name."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0),
+        connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0, socket_factory=socket_factory),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         headers={"User-Agent": f"stallwatch/{__version__}", "Accept-Encoding": "identity"},

@@ -111,6 +111,7 @@ class Server:
     log_absence: str = ""
     address: str | None = None  # literal IP address to probe, with `launch.port`
     address_absence: str = ""
+    network: str = ""  # the network namespace of the address, as the kernel names it; empty: our own
     listening: bool = False  # a process of this server listens on its port
     incarnation: str = ""  # names this life of it; another one once all its processes are other ones
     cuda_visible_devices: str | None = None

@@ -191,10 +191,10 @@ class Procfs:
         """List the listening TCP sockets of a process's network namespace."""
         return [listener for table in ("net/tcp", "net/tcp6") for listener in self._listeners(f"{pid}/{table}")]
 
-    def addresses(self) -> frozenset[str]:
-        """List the addresses of this node, as our own network namespace has them."""
-        ipv4 = _ADDRESS_OF_THIS_NODE.findall((self._read("self/net/fib_trie", 1 << 20) or b"").decode())
-        lines = (self._read("self/net/if_inet6", 1 << 20) or b"").decode().splitlines()
+    def addresses(self, pid: int | str = "self") -> frozenset[str]:
+        """List the addresses of this node, as the network namespace of a process has them."""
+        ipv4 = _ADDRESS_OF_THIS_NODE.findall((self._read(f"{pid}/net/fib_trie", 1 << 20) or b"").decode())
+        lines = (self._read(f"{pid}/net/if_inet6", 1 << 20) or b"").decode().splitlines()
         ipv6 = (socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines)
         return frozenset((*ipv4, *ipv6))
 
