@@ -27,6 +27,7 @@ class Facts:
     visible_devices: str | None = None
     container_id: str = ""
     pod_uid: str = ""
+    journal_stream: str = ""  # device and inode of the socket to the journal, where the launcher was given one
 
 
 class FactsKeeper:
@@ -73,7 +74,9 @@ class FactsKeeper:
             failures.append(Failure(COLLECTOR, "quarantined", f"version of pid {pid}: {error}"))
         visible = variables.get("CUDA_VISIBLE_DEVICES")
         container_id, pod_uid = procfs.container(pid)
-        return Facts(launch, expected, found, None if visible is None else _devices(visible), container_id, pod_uid)
+        devices = None if visible is None else _devices(visible)
+        journal = variables.get("JOURNAL_STREAM", "")
+        return Facts(launch, expected, found, devices, container_id, pod_uid, journal)
 
     def _launch(
         self, procfs: Procfs, engine: Engine, group: Group, failures: list[Failure]
