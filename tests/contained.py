@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -21,6 +22,8 @@ mount --make-rprivate /
 mount -t tmpfs tmpfs "$HIDDEN"
 [ -z "$SHM" ] || mount -t tmpfs tmpfs /dev/shm
 cd "$HIDDEN"
+[ -z "$CONFIG" ] || echo "$CONFIG" > server.yaml
+[ -z "$LOG" ] || exec 2>> "$LOG"
 exec "$@"
 """
 SERVER = """
@@ -36,6 +39,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
     def log_message(self, *_): pass
+print(os.environ.get("SAYS", ""), file=sys.stderr, flush=True)
 port = int(sys.argv[sys.argv.index("--port") + 1])
 server = http.server.ThreadingHTTPServer((os.environ["BOUND"], port), Handler)
 pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -67,19 +71,24 @@ class Contained:
 
 
 @contextlib.contextmanager
-def contained(folder, *, output=None, isolate=True, status=200, bound="127.0.0.1", port=None, **environ):
-    """Run one; `isolate` false leaves it among us. `GROUP` is a folder of a control group, `SHM` hides ours."""
+def contained(folder, *flags, output=None, isolate=True, bound="127.0.0.1", port=None, under=(), **environ):
+    """Run one with these flags; `isolate` false leaves it among us, and `under` starts it behind another command.
+
+    Of its environment, `GROUP` is the folder of a control group, `SHM` hides our shared memory, `LOG` and `CONFIG` are
+    a file and the text of one that only it can see by its path. It answers with `STATUS`, and says what `SAYS` says.
+    """
     package, hidden = folder / "modules" / "sglang", folder / "hidden"
     package.mkdir(parents=True, exist_ok=True)
     hidden.mkdir(exist_ok=True)
     (package / "launch_server.py").write_text(SERVER)
     port = port or free_port()
     alone = ("unshare", "--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sh", "-c", SETUP, "sh")
-    command = [sys.executable, "-m", "sglang.launch_server", "--port", str(port), "--tp", "2"]
+    command = [sys.executable, "-m", "sglang.launch_server", "--port", str(port), "--tp", "2", *flags]
     wanted, ready = os.pipe()
-    settings = {"GROUP": "", "SHM": "", **environ, "STATUS": str(status), "BOUND": bound, "READY": str(ready)}
+    nothing = dict.fromkeys(("GROUP", "SHM", "LOG", "CONFIG"), "")
+    settings = {**nothing, "STATUS": "200", **environ, "BOUND": bound, "READY": str(ready)}
     process = subprocess.Popen(
-        [*(alone if isolate else ()), *command],
+        [*under, *(alone if isolate else ()), *command],
         stdin=subprocess.PIPE,
         stdout=output or subprocess.DEVNULL,
         stderr=output or subprocess.DEVNULL,
@@ -99,18 +108,30 @@ def contained(folder, *, output=None, isolate=True, status=200, bound="127.0.0.1
 
 @contextlib.contextmanager
 def control_group(name):
-    """Make a control group of this name in the second hierarchy, and return its folder."""
+    """Make a control group of this name in the second hierarchy, and return its folder; all in it ends with it."""
     mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
     root = next(Path(fields[4]) for fields in mounts if fields[fields.index("-") + 1] == "cgroup2")
-    group = root / name
+    top = root / f"stallwatch-test-{os.urandom(4).hex()}"
+    group = top / name
     group.mkdir(parents=True)
     try:
         yield str(group)
     finally:
-        (group / "cgroup.kill").write_text("1") if (group / "cgroup.kill").exists() else None
-        for folder in (group, *list(group.parents)[: len(Path(name).parts) - 1]):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        (group / "cgroup.kill").write_text("1")
+        wait_until_empty(group / "cgroup.events")
+        while group != root:
+            group.rmdir()
+            group = group.parent
+
+
+def wait_until_empty(events):
+    """Wait until nothing runs in a control group: the kernel tells when that changes."""
+    with events.open() as file:
+        changes = select.poll()
+        changes.register(file, select.POLLPRI)
+        while "populated 0" not in file.read():
+            assert changes.poll(10_000), "something in it does not end"
+            file.seek(0)
 
 
 def nobody_listens(port):

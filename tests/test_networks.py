@@ -51,7 +51,7 @@ async def test_the_server_in_the_container_is_asked_and_not_the_one_beside_it(tm
     """Both listen on one port of 127.0.0.1, each of its own; ours answers 500."""
     with (
         contained(tmp_path, bound=bound) as inside,
-        contained(tmp_path, isolate=False, status=500, port=inside.port) as ours,
+        contained(tmp_path, isolate=False, STATUS="500", port=inside.port) as ours,
     ):
         theirs, mine = inside.found(), ours.found()
         assert (theirs.address, theirs.listening, theirs.network) == (
