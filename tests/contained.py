@@ -79,7 +79,7 @@ def contained(folder, *flags, output=None, isolate=True, bound="127.0.0.1", port
     """
     package, hidden = folder / "modules" / "sglang", folder / "hidden"
     package.mkdir(parents=True, exist_ok=True)
-    hidden.mkdir(exist_ok=True)
+    hidden.mkdir(parents=True, exist_ok=True)
     (package / "launch_server.py").write_text(SERVER)
     port = port or free_port()
     alone = ("unshare", "--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sh", "-c", SETUP, "sh")
