@@ -21,9 +21,9 @@ from stallwatch.collectors.health import RESULTS, HealthCollector
 from stallwatch.config import ConfigError, EngineSettings, ProbeSettings
 from stallwatch.engines.metrics import MOST_RANKS, NAMES, ranks_of
 from stallwatch.loads import MAGIC, VERSION, read_loads
-from stallwatch.node.inside import held_itself
 from stallwatch.logs import life
 from stallwatch.logs.markers import ERROR_KINDS, KINDS
+from stallwatch.node.inside import held_itself
 from stallwatch.settings.sources import load
 from stallwatch.snapshot import Launch, Server
 from stallwatch.watcher import Watcher
@@ -110,9 +110,8 @@ def test_a_load_file_of_any_bytes_is_read_or_refused(slots, size, rest, known):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "loads"
         path.write_bytes(struct.pack("<4sHHI", MAGIC if known else rest[:4], VERSION, slots, size) + rest)
-        with suppress(ValueError):
-            with held_itself(str(path)) as held:
-                assert all(load.running >= 0 and load.queued >= 0 for load in read_loads(held, os.getuid()))
+        with suppress(ValueError), held_itself(str(path)) as held:
+            assert all(load.running >= 0 and load.queued >= 0 for load in read_loads(held, os.getuid()))
 
 
 KEYS = st.sampled_from(("web", "interval", "health", "servers", "limits", "log", "path", "state", "gpu", "x\n"))
