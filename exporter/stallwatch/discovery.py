@@ -142,6 +142,7 @@ class Discovery:
             network=address.network,
             listening=address.listening,
             cuda_visible_devices=facts.visible_devices,
+            container_devices=facts.container_devices,
             container_id=facts.container_id,
             pod_uid=facts.pod_uid,
         )
