@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
     {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd", "deltas"},
     {"exchange"},
-    {"http_probe", "trust", "sections", "answer"},
+    {"http_probe", "trust", "networks", "sections", "answer"},
     {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
     {"engines"},

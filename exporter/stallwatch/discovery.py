@@ -10,17 +10,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 from stallwatch.engines import Identity, engine_named
 from stallwatch.engines.engine import LAUNCHER, OTHER, SCHEDULER, SPAWNING
 from stallwatch.node.addresses import Addresses
 from stallwatch.node.bounds import MOST_DESCENDANTS, bounded, oldest
-from stallwatch.node.facts import FactsKeeper
+from stallwatch.node.facts import Facts, FactsKeeper
 from stallwatch.node.grouping import Group, Grouping
-from stallwatch.node.log_source import LogSources, absent
+from stallwatch.node.log_source import LogSource, LogSources, absent
 from stallwatch.node.procfs import Procfs
+from stallwatch.node.runtime_logs import RuntimeLogs
 from stallwatch.node.table import Entry, ProcessTable, boottime
 from stallwatch.snapshot import Failure, Launch, Process, Reading, Server
 
@@ -62,6 +63,7 @@ class Discovery:
         self._table = ProcessTable(clock)
         self._grouping = Grouping()
         self._logs = LogSources(self._table, clock)
+        self._runtime_logs = RuntimeLogs(self._table, clock)
         self._addresses = Addresses()
         self._facts = FactsKeeper(self._addresses.port_of)
         self._below = below
@@ -85,7 +87,9 @@ class Discovery:
         groups, many = oldest(self._wanted(self._grouping.groups(self._table)))
         found = [one for group in groups if (one := self._server(procfs, group))]
         self._facts.forget_others({group.key for group in groups})
-        self._logs.forget_others(frozenset(pid for group in groups for pid in group.members))
+        pids = frozenset(pid for group in groups for pid in group.members)
+        self._logs.forget_others(pids)
+        self._runtime_logs.forget_others({server.container_id for server, _ in found}, pids)
         servers, more = bounded(named([server for server, _ in found]))
         failures = (
             replace(failure, server=server.name)
@@ -132,7 +136,7 @@ class Discovery:
         processes = self._processes(roles, facts.expected)
         alive = [process for process in processes if not group.members[process.pid][0].is_zombie]
         writers = _first(alive, LAUNCHER) + _first(alive, SCHEDULER)
-        log = self._logs.find(procfs, writers, engine.log_fds) if writers else absent("closed")
+        log = self._log(procfs, writers, engine.log_fds, facts) if writers else absent("closed")
         if log.absence.startswith("quarantined"):
             failures.append(Failure(NAME, "quarantined", "its log"))
         tree = alive[0].tree if alive[0].role == LAUNCHER else ()
@@ -150,12 +154,20 @@ class Discovery:
             log_absence=log.absence,
             address=address.literal,
             address_absence=address.absence,
+            network=address.network,
             listening=address.listening,
             cuda_visible_devices=facts.visible_devices,
+            container_devices=facts.container_devices,
             container_id=facts.container_id,
             pod_uid=facts.pod_uid,
         )
         return server, failures
+
+    def _log(self, procfs: Procfs, writers: list[int], descriptors: Sequence[int], facts: Facts) -> LogSource:
+        log = self._logs.find(procfs, writers, descriptors)
+        if log.path:
+            return log
+        return self._runtime_logs.instead_of(log, procfs, list(product(writers, descriptors)), facts)
 
     def _processes(self, roles: Roles, expected: int | None) -> tuple[Process, ...]:
         ranks = sum(identity.role == SCHEDULER for _, identity in roles)

@@ -18,7 +18,7 @@ from stallwatch.config import Config
 from stallwatch.expense import own_expense
 from stallwatch.gpus.nvml import SLOWLY
 from stallwatch.journal import Changes
-from stallwatch.lanes import Collect, Lanes, Outcome, Plan, Rest, decoder, rest_after
+from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, Rest, decoder, rest_after
 from stallwatch.mending import Mending
 from stallwatch.past import Past
 from stallwatch.release import Release, Released

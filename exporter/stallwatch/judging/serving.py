@@ -1,9 +1,7 @@
 """Does a server that serves do what is asked of it? And when nothing is asked, is it idle or does it only look so?"""
 
-from dataclasses import replace
-
 from stallwatch import wording
-from stallwatch.engines.engine import rank_parts
+from stallwatch.judging import replicas
 from stallwatch.judging.ruling import (
     MOVING_FOR,
     Ruling,
@@ -38,6 +36,8 @@ def owed(past: Past, now: float) -> Ruling | None:
         return None
     if (replica := _behind(past)) and (ruling := _replica(past, now, replica)):
         return ruling
+    if ruling := replicas.silent(past, now):
+        return ruling
     since = _rest(past)
     if since is None:
         return _computes(past, now)
@@ -58,17 +58,7 @@ def _standstill(past: Past, replica: ReplicaPast) -> float:
 
 def _replica(past: Past, now: float, replica: ReplicaPast) -> Ruling | None:
     what = f"Replica {replica.dp_rank} of {len(past.replicas)} has work and has made no token"
-    return _unmoved(_narrowed(past, replica), now, _standstill(past, replica), what)
-
-
-def _narrowed(past: Past, replica: ReplicaPast) -> Past:
-    """Return what concerns one replica, whose GPUs may be its own, and not what the others write into the log."""
-    alone = replace(past, replicas=(replica,), moved={}, vanished={})
-    gpus = past.parts.get(replica.dp_rank)
-    if gpus is None:
-        return alone
-    own = tuple(rank for rank in past.ranks if str(rank_parts(rank.rank).get("DP")) == replica.dp_rank)
-    return replace(alone, gpus=gpus, ranks=own)
+    return _unmoved(replicas.narrowed(past, replica), now, _standstill(past, replica), what)
 
 
 def _rest(past: Past) -> float | None:
