@@ -1,4 +1,4 @@
-"""Write alerts/rules as a PrometheusRule: `python deploy/kubernetes/build.py [FILE]`, by default prometheusrule.yaml here.
+"""Write alerts/rules as a PrometheusRule: `python deploy/kubernetes/build.py [FILE]`, by default the one beside it.
 
 The rules are the same, and each alert about a server in a pod has the pod's `namespace` and `pod` as well, found by its
 uid among what kube-state-metrics publishes.
@@ -93,7 +93,11 @@ def _alert(rule: dict[str, Any]) -> dict[str, Any]:
         return rule
     added = r"+ ignoring (group, namespace, pod) group_left (group, namespace, pod) \1" "\n"
     expr = GROUPED.sub(added, rule["expr"]).replace(FIRING, f"{FIRING[:-1]}, namespace, pod)")
-    return {**rule, "expr": expr, "annotations": {**rule["annotations"], "description": _before_first(text, SERVER_POD)}}
+    return {
+        **rule,
+        "expr": expr,
+        "annotations": {**rule["annotations"], "description": _before_first(text, SERVER_POD)},
+    }
 
 
 def _before_first(text: str, added: str) -> str:

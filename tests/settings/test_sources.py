@@ -21,7 +21,10 @@ LIMITS = (
     "compile, evidence, lost_process, rendezvous, rendezvous_multinode, silent, split, stalled, stalled_high_power, "
     "start_without_movement, start_without_movement_partial, stopping, suspect, warm_up, weights"
 )
-SERVER = "api_key_file, end_to_end_probe, engine, expected_schedulers, gpus, group, health, host, limits, log, name, port, tls, uid"
+SERVER = (
+    "api_key_file, end_to_end_probe, engine, expected_schedulers, gpus, group, health, host, limits, log, name, port, "
+    "tls, uid"
+)
 WEB = "config_file, enable_lifecycle, listen_address, max_requests, telemetry_path"
 
 MESSAGES = {
