@@ -141,6 +141,14 @@ def test_the_limits_of_each_server_are_published():
     assert value(a_view(), "server_limit_seconds", server=NAME, limit="silent") == 600.0
 
 
+def test_a_server_of_several_nodes_tells_how_many_there_are():
+    """Each node says of itself where they meet, in one spelling; a server of one node has no such series."""
+    launch = replace(a_server().launch, nnodes=4, node_rank=3, dist_init_addr="TCP://Node-0:5000")
+    view = a_view(servers=(a_server(launch=launch),))
+    assert value(view, "server_group_nodes", server=NAME, group="node-0:5000", node_rank="3") == 4.0
+    assert all(name != "stallwatch_server_group_nodes" for name, _ in samples(a_view()))
+
+
 def test_schedulers_present_and_expected():
     """A scheduler that is gone shows as fewer than expected, down to zero."""
     assert value(a_view(), "server_processes", server=NAME, role="scheduler") == 1.0

@@ -15,6 +15,7 @@ from stallwatch.values import (
     Duration,
     FileName,
     GpuIndex,
+    GroupName,
     HealthPath,
     ListenAddress,
     MostRequests,
@@ -253,6 +254,8 @@ class ServerConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Schedulers that belong on this node, instead of what its flags call for."""
     gpus: tuple[GpuIndex, ...] | None = None
     """Indices of its GPUs, instead of those found."""
+    group: GroupName | None = None
+    """What all nodes of a server of several nodes share, instead of the address where they meet."""
     api_key_file: SecretFileName | None = None
     """File with the key that probes carry."""
     uid: UserId | None = None

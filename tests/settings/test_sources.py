@@ -22,7 +22,8 @@ LIMITS = (
     "start_without_movement, start_without_movement_partial, stopping, suspect, warm_up, weights"
 )
 SERVER = (
-    "api_key_file, end_to_end_probe, engine, expected_schedulers, gpus, health, host, limits, log, name, port, tls, uid"
+    "api_key_file, end_to_end_probe, engine, expected_schedulers, gpus, group, health, host, limits, log, name, port, "
+    "tls, uid"
 )
 WEB = "config_file, enable_lifecycle, listen_address, max_requests, telemetry_path"
 
