@@ -50,7 +50,7 @@ def test_help_lists_each_command_in_one_line(capsys):
     out = capsys.readouterr().out
     assert end.value.code == 0
     assert "silently hung" in out
-    for command in ("serve", "check", "replay", "demo", "bundle"):
+    for command in ("serve", "check", "replay", "evidence", "gpu", "demo", "bundle"):
         assert [line for line in out.splitlines() if line.split()[:1] == [command] and len(line.split()) > 3], out
 
 
