@@ -9,7 +9,7 @@ REAL_SGLANG ?= .cache/real-sglang
 PARALLEL ?= --dist loadfile --tx '3*popen//python=tests/private_python.sh'
 SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
-.PHONY: demo run test test-real test-all lint dashboards dashboard-pictures picture reference clean
+.PHONY: demo run test test-real test-all lint bench dashboards dashboard-pictures picture reference clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo $(SCENARIO) --port $(DEMO_PORT)
@@ -37,6 +37,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# What it costs beside the exporters that it replaces, written into docs/performance.md; a look in three minutes: QUICK=1.
+bench: $(VENV)/.dev
+	benchmarks/install_peers.sh
+	PYTHONPATH=tests tests/private_python.sh benchmarks/compare.py --json .cache/bench/compare.json $(if $(QUICK),--quick)
+
 dashboards: $(VENV)/.dev
 	$(BIN)/python grafana/build.py
 
@@ -48,9 +53,10 @@ dashboard-pictures: $(VENV)/.dev
 picture: $(VENV)/.dev
 	$(BIN)/python docs/make_demo_picture.py docs/demo.svg
 
-# The tables in docs/ that are written from the code.
+# The tables in docs/ that are written from the code, and the rules for Kubernetes that are written from alerts/rules.
 reference: $(VENV)/.dev
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python deploy/kubernetes/build.py
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from documents import FENCE, PACKAGE, PAGES, REFERENCE, ROOT, blocks, families, name_of, rules_of, sessions
-from stallwatch.cli import _parser
+from stallwatch.commandline import parser
 from stallwatch.config import Config
 from stallwatch.exposition import Exposition
 from stallwatch.monitor import Monitor, start_workers
@@ -120,7 +120,7 @@ def test_what_replay_prints_is_what_stands_there(page):
     for line, printed in sessions(page):
         words = shlex.split(line, comments=True)
         if words[:2] == ["stallwatch", "replay"] and printed:
-            options = vars(_parser().parse_args(words[1:]))
+            options = vars(parser().parse_args(words[1:]))
             out, err = io.StringIO(), io.StringIO()
             with redirect_stderr(err):
                 replay(**{key: value for key, value in options.items() if key not in {"command", "list"}}, out=out)

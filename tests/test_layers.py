@@ -6,6 +6,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
     {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd", "deltas"},
+    {"exchange"},
     {"http_probe", "trust", "networks", "sections", "answer"},
     {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
@@ -29,12 +30,15 @@ LAYERS = (
     {"pages"},
     {"serverfamilies", "ownfamilies", "status", "report", "terminal"},
     {"evidence"},
+    {"encoding"},
     {"exposition"},
     {"settings"},
     {"gate"},
     {"web"},
-    {"serve", "check", "orders"},
+    {"assembly", "check", "orders"},
+    {"serve"},
     {"simulation", "replay"},
+    {"commandline"},
     {"cli"},
     {"__main__"},
 )

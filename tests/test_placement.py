@@ -1,6 +1,9 @@
 """Placement: which GPUs a server holds, and what they show together."""
 
+import json
 from dataclasses import replace
+
+import pytest
 
 from readings import GIB, a_server, gpus
 from stallwatch.collectors.gpu import GpuProcess, GpuReading
@@ -94,6 +97,17 @@ def test_a_lost_gpu_stays_the_servers():
     lost = gpus(5.0, count=2, lost=True, memory=None, processes=())
     assert placed(server, lost, placement) == [(0, "TP0"), (1, "TP1")]
     assert placed(server, None, placement) == [(0, "TP0"), (1, "TP1")]
+
+
+@pytest.mark.parametrize("garbage", [None, 7, [["a"]], [["a", "b", [{"uuid": 5}]]]])
+def test_a_lost_gpu_stays_the_servers_over_a_restart(garbage):
+    """As plain values for a file; what is no such thing changes nothing."""
+    before, after, server = Placement(), Placement(), bare(ranks=2)
+    placed(server, gpus(0.0, count=2), before)
+    after.recall(json.loads(json.dumps(before.remember())))
+    after.recall(garbage)
+    lost = gpus(5.0, count=2, lost=True, memory=None, processes=())
+    assert placed(server, lost, after) == [(0, "TP0"), (1, "TP1")]
 
 
 def test_configured_gpus_win():

@@ -20,14 +20,16 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import aiohttp
+from typing import TYPE_CHECKING
 
 from stallwatch import networks
 from stallwatch.aside import Reads
-from stallwatch.http_probe import NotMadeError
+from stallwatch.exchange import NotMadeError
 from stallwatch.node.procfs import Listener, Procfs
 from stallwatch.snapshot import Failure, Server
+
+if TYPE_CHECKING:
+    import aiohttp
 
 WITHHELD = "api_key_withheld"
 ROOT = 0
@@ -99,8 +101,10 @@ class ApiKeys:
         except asyncio.TimeoutError:
             return None
 
-    def request_class(self) -> type[aiohttp.ClientRequest]:
+    def request_class(self) -> "type[aiohttp.ClientRequest]":
         """Return the requests of a session that shows a key to nobody else."""
+        import aiohttp  # noqa: PLC0415 only who probes needs it
+
         keys = self
 
         class Request(aiohttp.ClientRequest):

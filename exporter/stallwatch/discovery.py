@@ -41,7 +41,8 @@ def reader(
     options: Mapping[str, str], note: Callable[[str], None]
 ) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[DiscoveryReading | None, tuple[Failure, ...]]]:
     """Return a function that looks for servers."""
-    return Discovery(Procfs(options.get("procfs", "/proc"), note)).read
+    below = options.get("below")
+    return Discovery(Procfs(options.get("procfs", "/proc"), note), below=int(below) if below else None).read
 
 
 def target(server: Server) -> dict[str, Any]:
@@ -55,9 +56,9 @@ def target(server: Server) -> dict[str, Any]:
 
 
 class Discovery:
-    """Looks for servers again and again."""
+    """Looks for servers again and again; with `below`, only for those that descend from this process."""
 
-    def __init__(self, procfs: Procfs, clock: Callable[[], float] = boottime) -> None:
+    def __init__(self, procfs: Procfs, clock: Callable[[], float] = boottime, below: int | None = None) -> None:
         self._procfs = procfs
         self._table = ProcessTable(clock)
         self._grouping = Grouping()
@@ -65,6 +66,8 @@ class Discovery:
         self._runtime_logs = RuntimeLogs(self._table, clock)
         self._addresses = Addresses()
         self._facts = FactsKeeper(self._addresses.port_of)
+        self._below = below
+        self._descend: set[tuple[int, int]] = set()
         self._is_fresh = True
         self._last: DiscoveryReading | None = None
 
@@ -81,7 +84,7 @@ class Discovery:
         except OSError as error:
             failure = Failure(NAME, "procfs_unreadable", f"{procfs.root}: {error.strerror}")
             return self._last, (failure,)  # not to see is not to see that all are gone
-        groups, many = oldest(self._grouping.groups(self._table))
+        groups, many = oldest(self._wanted(self._grouping.groups(self._table)))
         found = [one for group in groups if (one := self._server(procfs, group))]
         self._facts.forget_others({group.key for group in groups})
         pids = frozenset(pid for group in groups for pid in group.members)
@@ -96,6 +99,18 @@ class Discovery:
         dropped = self._table.dropped + many + more
         self._last = DiscoveryReading(time.monotonic(), tuple(servers), dropped=dropped)
         return self._last, (*failures, *self._skipped(procfs, servers), *_hidden(procfs, servers))
+
+    def _wanted(self, groups: list[Group]) -> list[Group]:
+        if self._below is None:
+            return groups
+        ids = {group.key: {entry.stat.identity for entry, _ in group.members.values()} for group in groups}
+        # One whose launcher has gone descends from nobody any more.
+        wanted = [group for group in groups if ids[group.key] & self._descend or self._descends(group)]
+        self._descend = {one for group in wanted for one in ids[group.key]}
+        return wanted
+
+    def _descends(self, group: Group) -> bool:
+        return any(one.stat.pid == self._below for pid in group.members for one in self._table.ancestors(pid))
 
     def _remember(self, targets: Iterable[dict[str, Any]]) -> None:
         for known in targets:

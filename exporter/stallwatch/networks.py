@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stallwatch.aside import Reads
-from stallwatch.http_probe import NotMadeError
+from stallwatch.exchange import NotMadeError
 from stallwatch.snapshot import Server
 
 CANNOT_ENTER = "other_network_namespace"

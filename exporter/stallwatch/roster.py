@@ -96,6 +96,8 @@ def _with(server: Server, entry: ServerConfig) -> Server:
     launch = server.launch
     if entry.port is not None:
         launch = replace(launch, port=entry.port)
+    if entry.group is not None:
+        launch = replace(launch, dist_init_addr=entry.group)
     if entry.tls is not None:
         launch = replace(launch, tls=True)
     if entry.host is not None:

@@ -119,6 +119,7 @@ class Server:
     gpus: tuple[Place, ...] = ()
     container_id: str = ""
     pod_uid: str = ""
+    started: float | None = None  # of one whose processes have gone: when the first began, in seconds since boot
 
     @property
     def ranks(self) -> tuple[str, ...]:

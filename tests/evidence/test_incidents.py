@@ -7,9 +7,8 @@ import pytest
 from incidents import a_view, at, bundle, hung, named
 from pasts import a_past, ranks, serving, starting
 from readings import NAME, a_server
-from stallwatch.evidence.incidents import APART, APART_CRASHING, Incidents, foreseen
+from stallwatch.evidence.incidents import APART, APART_CRASHING, Incidents
 from stallwatch.past import Ending
-from stallwatch.verdict import judge
 
 EVIDENCE, STALLED = 180.0, 240.0
 
@@ -89,13 +88,3 @@ def test_each_server_is_an_incident_of_its_own():
     assert [name for name, _ in due(incidents, a_view(hung(EVIDENCE), named(hung(EVIDENCE), "vllm:8000")))] == [
         "vllm:8000"
     ]
-
-
-def test_the_kind_of_a_hang_is_told_before_it_is_called_stalled():
-    """At three minutes the verdict is suspect; what it will be is known from the same facts."""
-    past = hung(EVIDENCE, ranks=ranks(0.0, 0.0))
-    verdict = judge(past, at(0))
-    assert (verdict.state, verdict.signature) == ("suspect", "")
-    assert foreseen(past, verdict, at(0)).signature == "cold_deadlock"
-    well = judge(serving(), at(0))
-    assert foreseen(serving(), well, at(0)) is well

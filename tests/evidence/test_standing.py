@@ -4,91 +4,25 @@ from dataclasses import dataclass
 
 import pytest
 
+from known_stacks import (
+    BARRIER_OF_CAPTURE,
+    BATON,
+    CAPTURE,
+    COPY,
+    LOADS,
+    NCCL_INIT,
+    NEVER_SEEN,
+    RENDEZVOUS,
+    REQUESTS,
+    SHM,
+    SHM_BETWEEN,
+    TRITON,
+    WEIGHTS,
+    WRITES,
+    ZMQ,
+)
 from stallwatch.evidence.standing import Stack, Standing, stacks_of, standing, told
 from stallwatch.sources.stacks import Frame, ProcessStacks, StacksReading, ThreadStack
-
-SPAWNED = (
-    "run_scheduler_process (sglang/srt/managers/scheduler.py:2972)",
-    "Process.run (multiprocessing/process.py:108)",
-    "Process._bootstrap (multiprocessing/process.py:314)",
-    "_main (multiprocessing/spawn.py:135)",
-    "spawn_main (multiprocessing/spawn.py:122)",
-    "<module> (<string>:1)",
-)
-LOOP = (
-    "Scheduler.event_loop_overlap (sglang/srt/managers/scheduler.py:1120)",
-    "decorate_context (torch/utils/_contextlib.py:120)",
-    *SPAWNED,
-)
-STARTING = ("Scheduler.__init__ (sglang/srt/managers/scheduler.py:300)", *SPAWNED)
-REQUESTS = (
-    "broadcast (torch/distributed/distributed_c10d.py:2974)",
-    "wrapper (torch/distributed/c10d_logger.py:83)",
-    "broadcast_pyobj (sglang/srt/utils/common.py:1455)",
-    "Scheduler.recv_requests (sglang/srt/managers/scheduler.py:1300)",
-    *LOOP,
-)
-WRITES = (
-    "all_reduce (torch/distributed/distributed_c10d.py:2800)",
-    "wrapper (torch/distributed/c10d_logger.py:83)",
-    "HiRadixCache.writing_check (sglang/srt/mem_cache/hiradix_cache.py:210)",
-    *LOOP,
-)
-LOADS = (
-    "all_reduce (torch/distributed/distributed_c10d.py:2800)",
-    "wrapper (torch/distributed/c10d_logger.py:83)",
-    "HiRadixCache.loading_check (sglang/srt/mem_cache/hiradix_cache.py:240)",
-    *LOOP,
-)
-COPY = (
-    "Event.synchronize (torch/cuda/streams.py:231)",
-    "process_batch_result_decode (managers/scheduler_output_processor_mixin.py:90)",
-    *LOOP,
-)
-NEVER_SEEN = ("mystery (sglang/srt/layers/odd.py:42)", "Scheduler.run_batch (managers/scheduler.py:2000)", *LOOP)
-CAPTURE = (
-    "CudaGraphRunner.capture_one_batch_size (model_executor/cuda_graph_runner.py:640)",
-    "CudaGraphRunner.capture (model_executor/cuda_graph_runner.py:500)",
-    *STARTING,
-)
-BARRIER_OF_CAPTURE = (
-    "barrier (torch/distributed/distributed_c10d.py:4800)",
-    "GroupCoordinator.barrier (sglang/srt/distributed/parallel_state.py:1290)",
-    *CAPTURE,
-)
-RENDEZVOUS = (
-    "_store_based_barrier (torch/distributed/distributed_c10d.py:900)",
-    "init_process_group (torch/distributed/distributed_c10d.py:1700)",
-    "init_distributed_environment (sglang/srt/distributed/parallel_state.py:1400)",
-    *STARTING,
-)
-NCCL_INIT = (
-    "NCCLLibrary.ncclCommInitRank (device_communicators/pynccl_wrapper.py:405)",
-    "PyNcclCommunicator.__init__ (device_communicators/pynccl.py:110)",
-    *STARTING,
-)
-TRITON = ("make_cubin (triton/backends/nvidia/compiler.py:400)", "compile (triton/compiler/compiler.py:280)", *CAPTURE)
-BATON = ("FileBaton.wait (torch/utils/file_baton.py:50)", "load (torch/utils/cpp_extension.py:1600)", *STARTING)
-WEIGHTS = (
-    "safetensors_weights_iterator (sglang/srt/model_loader/weight_utils.py:600)",
-    "LlamaForCausalLM.load_weights (sglang/srt/models/llama.py:600)",
-    "ModelRunner.load_model (sglang/srt/model_executor/model_runner.py:700)",
-    *STARTING,
-)
-ZMQ = (
-    "Socket.recv (zmq/sugar/socket.py:970)",
-    "Scheduler.recv_requests (sglang/srt/managers/scheduler.py:1280)",
-    *LOOP,
-)
-BUSY_LOOP = ("WorkerProc.worker_busy_loop (vllm/v1/executor/multiproc_executor.py:973)",)
-SHM = (
-    "Poller.poll (zmq/sugar/poll.py:106)",
-    "wait (vllm/distributed/device_communicators/shm_broadcast.py:198)",
-    "MessageQueue.acquire_read (vllm/distributed/device_communicators/shm_broadcast.py:698)",
-    "MessageQueue.dequeue (vllm/distributed/device_communicators/shm_broadcast.py:779)",
-    *BUSY_LOOP,
-)
-SHM_BETWEEN = ("MessageQueue.acquire_read (vllm/distributed/device_communicators/shm_broadcast.py:702)", *SHM[3:])
 
 
 def ranks(*frames, kernel=()):
@@ -150,11 +84,11 @@ def test_of_two_ranks_both_are_named(first, second, odd):
 
 def test_ranks_in_the_same_operation_of_different_callers_are_told_apart():
     """A mismatched collective: all of them are in all_reduce, but not in the same one."""
-    found = standing(ranks(WRITES, LOADS, WRITES, WRITES))
+    found, file = standing(ranks(WRITES, LOADS, WRITES, WRITES)), "(sglang/srt/mem_cache/hiradix_cache.py)"
     assert found.odd == ("TP1",)
     assert found.sentence == (
-        "TP0, TP2 and TP3 wait in gloo all_reduce, at HiRadixCache.writing_check (sglang/srt/mem_cache/hiradix_cache.py)"
-        ", TP1 waits in gloo all_reduce, at HiRadixCache.loading_check (sglang/srt/mem_cache/hiradix_cache.py)"
+        f"TP0, TP2 and TP3 wait in gloo all_reduce, at HiRadixCache.writing_check {file}, "
+        f"TP1 waits in gloo all_reduce, at HiRadixCache.loading_check {file}"
     )
 
 
@@ -215,68 +149,6 @@ def test_the_kernel_says_what_an_unknown_frame_waits_for():
     assert told(stack) == "is in mystery (sglang/srt/layers/odd.py:42), waiting for a timer (sleep)"
     assert told(Stack("TP0", NEVER_SEEN, ("running",))) == "is in mystery (sglang/srt/layers/odd.py:42), on the CPU"
     assert told(Stack("TP0", REQUESTS, ("futex_do_wait",))) == "waits in gloo broadcast"
-
-
-@pytest.mark.parametrize(
-    ("frames", "words"),
-    [
-        (RENDEZVOUS, "waits in the set-up of process groups"),
-        (NCCL_INIT, "waits in the set-up of an NCCL communicator"),
-        (
-            ("Condition.wait (threading.py:355)", "Queue.get (queue.py:171)", "f (a.py:1)"),
-            "waits for a queue",
-        ),
-        (("Condition.wait (threading.py:355)", "Future.result (concurrent/futures/_base.py:1)"), "waits for a future"),
-        (("Event.wait (threading.py:655)", "f (a.py:1)"), "waits for a lock"),
-        (("Connection._recv (multiprocessing/connection.py:395)", "f (a.py:1)"), "waits for another process (pipe)"),
-        (("select (selectors.py:468)", "communicate (subprocess.py:2000)"), "waits for a child process"),
-        (
-            ("EpollSelector.select (selectors.py:468)", "_run_once (asyncio/base_events.py:1)"),
-            "waits for events (select)",
-        ),
-        (("SocketIO.readinto (socket.py:700)",), "waits for a socket"),
-        (("BaseFileLock.acquire (filelock/_api.py:330)",), "waits for a lock on a file"),
-        (("replay (torch/cuda/graphs.py:88)",), "waits for the GPU (launch of a CUDA graph)"),
-        (("cudaStreamSynchronize (libcudart.so.12)",), "waits for the GPU (cudaStreamSynchronize)"),
-        (("gloo::transport::tcp::UnboundBuffer::waitRecv (libtorch_cpu.so)",), "waits in gloo recv"),
-        (("recv_object (distributed/parallel_state.py:1050)",), "waits in gloo recv_object"),
-        (
-            ("all_reduce (torch/distributed/distributed_c10d.py:2)", "f (a.py:1)"),
-            "waits in all_reduce of torch.distributed",
-        ),
-        (("dispatch (deep_ep/buffer.py:3)",), "waits in DeepEP dispatch"),
-        (("run_ninja (flashinfer/jit/cpp_ext.py:9)",), "is in compilation of FlashInfer kernels"),
-        (
-            ("_compile_deep_gemm_one_type_all (layers/deep_gemm_wrapper/compile_utils.py:9)",),
-            "is in compilation of DeepGEMM kernels",
-        ),
-        (("compile_fx_inner (torch/_inductor/compile_fx.py:9)",), "is in torch.compile"),
-        (("snapshot_download (huggingface_hub/_snapshot_download.py:9)",), "is in the download of the model"),
-        (("<module> (<string>:1)",), "is in <module> (<string>:1)"),
-        ((), "is in no frame at all"),
-        (("folio_wait_bit_common", "filemap_fault", "exc_page_fault"), "waits for a disk"),
-        (("x", "y", "z", "u", "v", "filemap_fault"), "waits in a page fault"),
-        (("do_epoll_wait",), "waits for events (epoll)"),
-        (("unix_stream_read_generic",), "waits for a socket"),
-        (("os_acquire_mutex [nvidia]",), "waits in the GPU driver (os_acquire_mutex [nvidia])"),
-        (("uvm_spin_loop",), "waits in the GPU driver (uvm_spin_loop)"),
-        (("do_signal_stop",), "is stopped (by a signal, a debugger or a freezer)"),
-        (("do_wait",), "waits for a child process"),
-        (("running",), "is on the CPU"),
-        (("nothing_known",), "is in nothing_known"),
-    ],
-)
-def test_known_frames_have_words(frames, words):
-    """What is not known is shown as it is."""
-    assert told(Stack("TP0", frames)) == words
-
-
-@pytest.mark.parametrize(
-    "frame", ["(" * 5000, "a (b" * 2000, ") (:1)", "load_" * 1000 + " (x.py:1)", "\n (\n:1)", "x (y:99999999999999999)"]
-)
-def test_a_hostile_frame_is_only_a_frame(frame):
-    """It is shown, and takes no time."""
-    assert frame.partition(":")[0] in standing([Stack("TP0", (frame, frame))]).sentence
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,9 @@ def test_what_a_killed_writer_left_is_no_bundle_and_goes(tmp_path):
     (part / MANIFEST).write_bytes(files()[MANIFEST])
     assert store.bundles(tmp_path) == []
     store.prune(tmp_path, 5, 10**9)
+    assert part.exists()  # somebody may still be at it
+    os.utime(part, (1.0, 1.0))
+    store.prune(tmp_path, 5, 10**9)
     assert not part.exists()
 
 

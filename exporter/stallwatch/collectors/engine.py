@@ -19,19 +19,21 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import aiohttp
-
-from stallwatch import http_probe, networks
+from stallwatch import networks
 from stallwatch.api_keys import ApiKeys
 from stallwatch.config import EngineSettings
 from stallwatch.engines.metrics import NAMES, RankMetrics, ranks_of
+from stallwatch.exchange import NotMadeError, absence, result_of_status
 from stallwatch.heartbeats import Heartbeats
-from stallwatch.http_probe import NotMadeError
 from stallwatch.loads import Load, LoadFiles
 from stallwatch.networks import Networks
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 from stallwatch.trust import Trust
+
+if TYPE_CHECKING:  # whoever only looks at readings does not load it
+    import aiohttp
 
 NAME = "engine"
 PATH = "/metrics"
@@ -85,7 +87,7 @@ class EngineCollector:
     keys: ApiKeys = field(default_factory=ApiKeys)
     trust: Trust[ssl.SSLContext] = field(default_factory=lambda: Trust(ssl.SSLContext))
     networks: Networks = field(default_factory=Networks)
-    _session: aiohttp.ClientSession | None = None
+    _session: "aiohttp.ClientSession | None" = None
     _held: int = 0  # bytes of pages that are being received
     _pasts: dict[str, Heartbeats] = field(default_factory=dict)
 
@@ -110,8 +112,8 @@ class EngineCollector:
         failures: tuple[Failure, ...] = ()
         page: tuple[RankMetrics, ...] = ()
         dropped = 0
-        if absence := http_probe.absence(NAME, server):
-            failures = (absence,)
+        if missing := absence(NAME, server):
+            failures = (missing,)
         else:
             headers, failures = await self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
             try:
@@ -144,6 +146,8 @@ class EngineCollector:
     async def _page(
         self, server: Server, settings: EngineSettings, headers: Mapping[str, str]
     ) -> tuple[tuple[RankMetrics, ...], int]:
+        from stallwatch import http_probe  # noqa: PLC0415 with it comes aiohttp
+
         names = NAMES.get(server.engine)
         if names is None:
             raise _UnreadError("no_engine_metrics", "nothing is known of this engine's metrics")
@@ -159,6 +163,8 @@ class EngineCollector:
         return ranks, dropped
 
     async def _fetch(self, server: Server, context: ssl.SSLContext | None, headers: Mapping[str, str]) -> bytes:
+        from stallwatch import http_probe  # noqa: PLC0415 the same
+
         if self._session is None:
             self._session = http_probe.open_session((), self.keys.request_class(), networks.open_socket)
         url = http_probe.url(server, PATH)
@@ -166,7 +172,7 @@ class EngineCollector:
             _require_page(response.status)
             return await self._body(response)
 
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _body(self, response: "aiohttp.ClientResponse") -> bytes:
         """Return the body; the pages of all servers together may take only so much, of which small ones are no part."""
         body = bytearray()
         try:
@@ -186,7 +192,7 @@ class EngineCollector:
 def _require_page(status: int) -> None:
     if status in (404, 405):
         raise _UnreadError("not_enabled", f"HTTP {status}")
-    if (result := http_probe.result_of_status(status)) != "ok":
+    if (result := result_of_status(status)) != "ok":
         raise _UnreadError(result, f"HTTP {status}")
 
 

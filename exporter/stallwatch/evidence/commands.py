@@ -18,6 +18,7 @@ from stallwatch.terminal.layout import Row, printed, table, width_of
 from stallwatch.wording import duration
 
 COLUMNS = ("bundle", "server", "verdict", "signature", "gathered", "MB")
+LONGEST_NAME = 100
 LONGEST_LINE = 2000
 LARGEST_FILE = 64 << 20
 
@@ -38,7 +39,7 @@ def list_bundles(directory: Path, *, as_json: bool = False) -> int:
         sys.stdout.write(f"No evidence is kept in {directory}.\n")
     else:
         rows = [_row(path, manifest) for path, manifest in found]
-        sys.stdout.write(printed(table(COLUMNS, rows, width_of(sys.stdout)), sys.stdout))
+        sys.stdout.write(printed(table(COLUMNS, rows, width_of(sys.stdout), longest=LONGEST_NAME), sys.stdout))
     return 0
 
 
@@ -63,7 +64,7 @@ def pack_bundle(directory: Path, wanted: str, output: Path | None) -> int:
 def found_bundle(directory: Path, wanted: str) -> Path:
     """Return the bundle that is meant: a path, its name, or the latest of a server or of all; raises ConfigError."""
     path = Path(wanted)
-    if os.sep in wanted or path.is_dir():
+    if wanted and (os.sep in wanted or path.is_dir()):
         if store.read_manifest(path) is None:
             raise ConfigError(f"{wanted}: is no bundle of evidence")
         return path.resolve()

@@ -105,8 +105,8 @@ _KERNEL = (  # name, words, kind
     (r"running", "on the CPU", WORK),
 )
 _SAY_NOTHING = re.compile(
-    r"(\w+\.)*(run|_bootstrap\w*|_main|spawn_main) \((threading|multiprocessing/\w+|process|spawn)\.py"
-    r"|(\w+\.)*(decorate_context|_?wrapped_call_impl|_call_impl|inner|wrapper|_fn|__call__) \(torch/"
+    r"([\w<>]+\.)*(run|_bootstrap\w*|_main|spawn_main) \((threading|multiprocessing/\w+|process|spawn)\.py"
+    r"|([\w<>]+\.)*(decorate_context|_?wrapped_call_impl|_call_impl|inner|wrapper|_fn|__call__) \(torch/"
     r"|.* \((functools\.py|contextlib\.py|<frozen |runpy)|<module> |NCCL_CHECK "
 )
 

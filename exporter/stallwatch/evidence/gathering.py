@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from stallwatch import aside
 from stallwatch.config import Config
+from stallwatch.node.procfs import Procfs
 from stallwatch.redaction import told
 from stallwatch.snapshot import Failure, Reading, Server
-from stallwatch.sources import descriptors, environment, kernel, lines, stacks, threads
+from stallwatch.sources import descriptors, environment, gpus, kernel, lines, ras, stacks, threads
 from stallwatch.workers import WorkerError
 
 LONGEST_SECONDS = 20.0
@@ -21,6 +23,8 @@ LONGEST_SECONDS = 20.0
 
 STACKS_SECONDS = 75.0
 """Longer than `stacks` gives itself for all processes of a server."""
+RAS_SECONDS = 60.0
+NOTHING_TO_GIVE = frozenset({"nothing_there", "not_listening", "other_network_namespace", "switched_off", "released"})
 
 Outcome = tuple[Reading | None, tuple[Failure, ...]]
 Ask = Callable[[str, str, type[Reading], list[dict[str, Any]]], Awaitable[Outcome]]
@@ -45,9 +49,15 @@ class Found:
     failures: tuple[Failure, ...]
     seconds: float
 
+    @property
+    def broken(self) -> bool:
+        """Tell whether it gave nothing although there was something to give."""
+        return self.reading is None and any(one.reason not in NOTHING_TO_GIVE for one in self.failures)
+
 
 SOURCES = (
     Source(threads.NAME, "evidence", threads.ThreadsReading, threads.target),
+    Source(gpus.NAME, "gpu", gpus.GpuStateReading, gpus.target),
     Source(descriptors.NAME, "evidence", descriptors.DescriptorsReading, descriptors.target),
     Source(lines.NAME, "evidence", lines.LinesReading, lines.target),
     Source(kernel.NAME, "evidence", kernel.KernelLinesReading, kernel.target),
@@ -84,6 +94,8 @@ class Gatherer:
             self._reader.end_worker("evidence")
         if self._reader.config.evidence.stacks:
             found.append(await timed(stacks.NAME, server, _stacks(server, found), STACKS_SECONDS))
+        if len(server.ranks) > 1:
+            found.append(await timed(ras.NAME, server, _ras(server, found), RAS_SECONDS))
         return tuple(found)
 
 
@@ -94,6 +106,22 @@ async def _stacks(server: Server, found: Iterable[Found]) -> Outcome:
         why = "whether a thread is in uninterruptible sleep could not be read, so py-spy was not called"
         return None, (Failure(stacks.NAME, "threads_unknown", why, server.name),)
     return await stacks.read(server, threads.uninterruptible(seen))
+
+
+async def _ras(server: Server, found: Iterable[Found]) -> Outcome:
+    """Return what NCCL says, where one of these processes listens for such questions."""
+    if server.address_absence.startswith("other_network_namespace"):
+        why = "its processes are in another network namespace, in which nothing can be asked"
+        return None, (Failure(ras.NAME, "other_network_namespace", why, server.name),)
+    readings = [one.reading for one in found]
+    held = next((one for one in readings if isinstance(one, descriptors.DescriptorsReading)), None)
+    set_up = next((one for one in readings if isinstance(one, environment.EnvironmentReading)), None)
+    variables = [one.variables for one in set_up.processes] if set_up else []
+    address = next((each["NCCL_RAS_ADDR"] for each in variables if "NCCL_RAS_ADDR" in each), "")
+    listens = bool(held) and ras.is_listened_on(held.processes if held else (), address)
+    pids = [process.pid for process in server.processes]
+    namespaced = await aside.begin(lambda: {pid: Procfs().namespaced_pids(pid) for pid in pids}, "ras")
+    return await ras.read(server, ras.Port(listens, namespaced, address))
 
 
 async def _found(source: Source, server: Server, ask: Ask) -> Found:

@@ -6,11 +6,11 @@ moved for `limits.evidence`, since SGLang's own watchdog kills at 300 s, or at o
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stallwatch.past import Past
 from stallwatch.snapshot import Moment
-from stallwatch.verdict import Verdict, judge
+from stallwatch.verdict import Verdict
 from stallwatch.view import IN_TROUBLE, Bundle, View
 from stallwatch.wording import duration
 
@@ -18,7 +18,6 @@ HUNG = frozenset({"stalled", "dead"})
 APART = 600.0
 APART_CRASHING = 3600.0
 """So long after a bundle the next one of the same server may be gathered at the soonest."""
-PATIENCE = ("stalled", "stalled_high_power", "start_without_movement", "start_without_movement_partial", "split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,3 @@ def _incident(past: Past, verdict: Verdict, now: Moment) -> Incident | None:
 def _is_kept(incident: Incident, bundle: Bundle | None) -> bool:
     """Tell whether a bundle is of this incident: of the same life, gathered since it stands still."""
     return bundle is not None and bundle.incarnation == incident.past.server.incarnation and bundle.at >= incident.begun
-
-
-def foreseen(past: Past, verdict: Verdict, now: Moment) -> Verdict:
-    """Return what a suspect server will be called once it has stood still for long enough: the kind of its hang."""
-    if verdict.state != "suspect":
-        return verdict
-    short = {name: min(past.limit(name), past.limit("suspect")) for name in PATIENCE}
-    return judge(replace(past, limits={**past.limits, **short}), now)

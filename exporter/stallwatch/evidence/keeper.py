@@ -46,6 +46,7 @@ class EvidenceKeeper:
         self._failures: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._disk = asyncio.Lock()  # what one throws away must not be what another writes
 
     @property
     def directory(self) -> Path:
@@ -92,9 +93,10 @@ class EvidenceKeeper:
         async with self._turns:
             try:
                 found = await self._gather(incident.past.server)
-                self._failures.update(one.source for one in found if one.reading is None)
+                self._failures.update(one.source for one in found if one.broken)
                 content = Content(incident, view, tuple(found), self._recording())
-                bundle = await aside.begin(lambda: self._written(content), "evidence")
+                async with self._disk:
+                    bundle = await aside.begin(lambda: self._written(content), "evidence")
             except Exception as error:  # noqa: BLE001 what cannot be kept must not end the watch
                 self._incidents.failed(name, view.snapshot.moment)
                 self._failures["write"] += 1

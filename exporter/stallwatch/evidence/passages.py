@@ -8,12 +8,15 @@ from typing import Any
 
 import msgspec
 
+from stallwatch.evidence import collectives, gpuwords
 from stallwatch.evidence.standing import Stack, Stand, stacks_of, standing
-from stallwatch.sources import descriptors, environment, kernel, lines, stacks, threads
+from stallwatch.sources import descriptors, environment, gpus, kernel, lines, ras, stacks, threads
 from stallwatch.sources.descriptors import DescriptorsReading, ProcessDescriptors
 from stallwatch.sources.environment import EnvironmentReading
+from stallwatch.sources.gpus import GpuStateReading
 from stallwatch.sources.kernel import KernelLinesReading
 from stallwatch.sources.lines import LinesReading
+from stallwatch.sources.ras import RasReading
 from stallwatch.sources.stacks import StacksReading
 from stallwatch.sources.threads import ProcessThreads, Thread, ThreadsReading
 from stallwatch.wording import joined
@@ -74,7 +77,7 @@ def _process(process: ProcessThreads) -> str:
     main = next((one for one in process.threads if one.tid == process.pid), None)
     rest = Counter(thread.manner for thread in process.threads if thread.tid != process.pid)
     who = f"{process.rank or process.process} (pid {process.pid})"
-    others = f"; {sum(rest.values())} others: {_counted(rest)}" if rest else ""
+    others = f"; others: {_counted(rest)}" if rest else ""
     return f"{who}: {_thread(main) if main else 'gone'}{others}"
 
 
@@ -106,6 +109,18 @@ def _held(process: ProcessDescriptors) -> Iterator[str]:
         if one.receive_queue or one.send_queue:
             what = "not accepted" if one.state == "listen" else "bytes unread"
             yield f"  {one.state} {one.local} {one.remote}: {one.receive_queue} {what}, {one.send_queue} bytes unsent"
+
+
+def _gpus(reading: GpuStateReading) -> Iterator[Passage]:
+    if reading.gpus:
+        yield Passage("GPUs", "", tuple(gpuwords.lines(reading)), gpuwords.odd(reading))
+
+
+def _ras(reading: RasReading) -> Iterator[Passage]:
+    """Tell what NCCL says; a rank that it points at is lost, or has launched less than the others."""
+    suspects = collectives.suspects(reading)
+    odd = f"by NCCL: {joined(suspects)}" if suspects else ""
+    yield Passage("NCCL", "", collectives.told(reading), odd)
 
 
 def _lines(reading: LinesReading) -> Iterator[Passage]:
@@ -142,7 +157,9 @@ def _environment(reading: EnvironmentReading) -> Iterator[Passage]:
 Tell = Callable[[Any], Iterable[Passage]]
 TELLERS: Mapping[str, tuple[type[Any], Tell]] = {
     stacks.NAME: (StacksReading, lambda _reading: ()),
+    ras.NAME: (RasReading, _ras),
     threads.NAME: (ThreadsReading, _threads),
+    gpus.NAME: (GpuStateReading, _gpus),
     lines.NAME: (LinesReading, _lines),
     kernel.NAME: (KernelLinesReading, _kernel),
     descriptors.NAME: (DescriptorsReading, _descriptors),

@@ -22,6 +22,7 @@ MANIFEST = "manifest.json"
 RECORDING = "recording.jsonl.gz"
 SUMMARY = "summary.md"
 LARGEST_MANIFEST = 1 << 20
+UNFINISHED = 600.0
 NAME = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]{1,80}")
 _PART = re.compile(rf"\.{NAME.pattern}\.part")
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -133,10 +134,11 @@ def size_of(bundle: Path) -> int:
 def prune(directory: Path, keep: int, most_bytes: int) -> list[Bundle]:
     """Remove the oldest bundles beyond a count and an amount of bytes, and return those that are left.
 
-    The newest one always stays. What a writer that was killed left unfinished goes as well.
+    The newest one always stays. What a writer that was killed left unfinished goes as well; one that is young may be
+    another's who is still at it.
     """
     for path in directory.iterdir():
-        if _PART.fullmatch(path.name) and not path.is_symlink():
+        if _PART.fullmatch(path.name) and not path.is_symlink() and time.time() - path.stat().st_mtime > UNFINISHED:
             shutil.rmtree(path, ignore_errors=True)
     known = bundles(directory)
     sizes = {bundle.name: size_of(directory / bundle.name) for bundle in known}

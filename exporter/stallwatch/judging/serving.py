@@ -8,6 +8,7 @@ from stallwatch.judging.ruling import (
     answered,
     asleep,
     grade,
+    held_to,
     moved_within,
     patient_grade,
     spins,
@@ -81,13 +82,14 @@ def _ticks(past: Past) -> list[float]:
 
 
 def _unmoved(past: Past, now: float, since: float, what: str) -> Ruling | None:
-    limit = past.limit("stalled")
-    if past.ready is None:
-        limit = max(limit, past.limit("start_without_movement"))
+    limit, why = past.limit("stalled"), ""
+    if past.ready is None and past.limit("start_without_movement") > limit:
+        limit, why = past.limit("start_without_movement"), "since it may still be starting"
     state = patient_grade(since, now, past, limit)
     if not state:
         return None
-    text = f"{what} for {duration(now - since)}: {wording.seen(past, now)}."
+    held = held_to(since, now, past, limit, why)
+    text = f"{what} for {duration(now - since)}{held}: {wording.seen(past, now)}."
     return Ruling(state, since, text, _hang(past, now) if state == "stalled" else "")
 
 
@@ -182,9 +184,8 @@ def _silent_loop(past: Past, now: float) -> Ruling | None:
     state = grade(now - beat, past, past.limit("stalled"))
     if not state:
         return None
-    text = (
-        f"Nothing is owed, but the loop of {name} has not turned for {duration(now - beat)}: {wording.seen(past, now)}."
-    )
+    lasts = f"{duration(now - beat)}{wording.limit(past.limit('stalled'))}"
+    text = f"Nothing is owed, but the loop of {name} has not turned for {lasts}: {wording.seen(past, now)}."
     return Ruling(state, beat, text, "loop_stopped" if state == "stalled" else "")
 
 
