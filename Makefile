@@ -40,7 +40,7 @@ lint: $(VENV)/.dev
 # What it costs beside the exporters that it replaces, written into docs/performance.md; a look in three minutes: QUICK=1.
 bench: $(VENV)/.dev
 	benchmarks/install_peers.sh
-	PYTHONPATH=tests tests/private_python.sh benchmarks/compare.py --json .cache/bench/compare.json $(if $(QUICK),--quick)
+	PYTHONPATH=tests benchmarks/all.sh $(if $(QUICK),--quick)
 
 dashboards: $(VENV)/.dev
 	$(BIN)/python grafana/build.py
