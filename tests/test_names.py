@@ -25,12 +25,15 @@ from stallwatch.verdict import SIGNATURES, VERDICTS
 METRICS = {family.name for family in families()}
 RULES = [
     rule
-    for path in (ROOT / "alerts" / "rules").glob("*.yml")
+    for path in (*(ROOT / "alerts" / "rules").glob("*.yml"), ROOT / "deploy" / "prometheus" / "fleet_rules.yml")
     for group in yaml.safe_load(path.read_text())["groups"]
     for rule in group["rules"]
 ]
 ALERTS = {rule["alert"] for rule in RULES if "alert" in rule}
 RECORDS = {rule["record"] for rule in RULES if "record" in rule}
+# Written by deploy/kubernetes/build.py beside those of alerts/rules.
+RECORDS |= {"server:stallwatch_pod", "server:stallwatch_judged_pod", "server:stallwatch_member_pod"}
+RECORDS |= {"group_member:stallwatch_pod"}
 KEYS = set(re.findall(r"`([\w.\[\]]+)`", "".join(REFERENCE[name]() for name in ("keys", "limits", "servers"))))
 SECTIONS = set(Config.__struct_fields__) - {"file"}
 VALUES = {

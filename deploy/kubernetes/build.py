@@ -87,7 +87,7 @@ def _beside(expr: str, record: str) -> str:
 def _alert(rule: dict[str, Any]) -> dict[str, Any]:
     """Return an alert about a server with the namespace and pod, and one about a group with the pods of its nodes."""
     text = rule["annotations"]["description"]
-    if rule["alert"].startswith("InferenceGroup"):
+    if "$labels.group" in text:
         return {**rule, "annotations": {**rule["annotations"], "description": _before_first(text, GROUP_POD)}}
     if not GROUPED.search(rule["expr"]):
         return rule
