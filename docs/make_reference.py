@@ -22,13 +22,14 @@ from stallwatch.config import Config
 from stallwatch.expense import own_expense
 from stallwatch.exposition import Exposition
 from stallwatch.judging.starting import BUDGETS
-from stallwatch.monitor import COLLECTORS, Monitor, start_workers
+from stallwatch.monitor import Monitor
 from stallwatch.past import COLD, HOT, LOW_POWER
 from stallwatch.placement import LOADED_BYTES, LOADED_RATIO
 from stallwatch.replay import play
 from stallwatch.sections import Limits, Section, ServerConfig
 from stallwatch.settings.flags import FLAGS
 from stallwatch.settings.meanings import meaning_of, meanings_of
+from stallwatch.signals import COLLECTORS, start_workers
 from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.snapshot import Family
 from stallwatch.tracks.gpus import MEMORY_RISE, SPLIT_BELOW

@@ -12,9 +12,10 @@ from documents import FENCE, PACKAGE, PAGES, REFERENCE, ROOT, blocks, families, 
 from stallwatch.commandline import parser
 from stallwatch.config import Config
 from stallwatch.exposition import Exposition
-from stallwatch.monitor import Monitor, start_workers
+from stallwatch.monitor import Monitor
 from stallwatch.sections import Limits
 from stallwatch.settings.sources import load
+from stallwatch.signals import start_workers
 from stallwatch.simulation.replay import replay
 from stallwatch.values import parse_duration
 from stallwatch.verdict import RULES, SIGNATURES, VERDICTS

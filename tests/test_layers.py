@@ -25,6 +25,7 @@ LAYERS = (
     {"recording"},
     {"flight"},
     {"view"},
+    {"signals"},
     {"monitor"},
     {"trends", "notify"},
     {"pages"},

@@ -14,10 +14,10 @@ from stallwatch.commandline import parser
 from stallwatch.config import Config
 from stallwatch.evidence.gathering import SOURCES
 from stallwatch.gpus.nvml import RECOVERY_ACTIONS, THROTTLE_REASONS
-from stallwatch.monitor import COLLECTORS, WORKER_MODULES
 from stallwatch.sections import Limits
 from stallwatch.settings.flags import FLAGS
 from stallwatch.settings.sources import FILE_VARIABLE, FOREIGN, PREFIX, _paths, _variable
+from stallwatch.signals import COLLECTORS, WORKER_MODULES
 from stallwatch.snapshot import PHASES
 from stallwatch.tracks.limits import SIGNALS
 from stallwatch.verdict import SIGNATURES, VERDICTS

@@ -20,10 +20,11 @@ from stallwatch.flight import FlightRecorder
 from stallwatch.gate.admission import Gate, Policy, PolicyLoader
 from stallwatch.gate.listener import Listener
 from stallwatch.keeping import LASTING, Keeper, usual_file
-from stallwatch.monitor import Monitor, start_workers
+from stallwatch.monitor import Monitor
 from stallwatch.notify.message import Where
 from stallwatch.notify.webhook import Webhook
 from stallwatch.settings.reload import Reloader
+from stallwatch.signals import start_workers
 from stallwatch.status import StatusPage
 from stallwatch.systemd import Notifier
 from stallwatch.trends import Trends

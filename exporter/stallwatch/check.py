@@ -62,9 +62,10 @@ def told(url: str | None, client: Client | None = None) -> dict[str, Any] | None
 
 async def looked(config: Config, seconds: float, record: Path | None = None) -> dict[str, Any]:
     """Return what is seen in so many seconds without a running exporter; each snapshot is recorded where asked for."""
-    from stallwatch.monitor import Monitor, start_workers  # noqa: PLC0415 not needed when an exporter answers
+    from stallwatch.monitor import Monitor  # noqa: PLC0415 not needed when an exporter answers
     from stallwatch.recording import Recorder  # noqa: PLC0415 the same
     from stallwatch.report import report  # noqa: PLC0415 the same
+    from stallwatch.signals import start_workers  # noqa: PLC0415 the same
 
     logging.getLogger("stallwatch").addHandler(logging.NullHandler())  # what is missing stands in the answer
     recorder = Recorder(record) if record else None
