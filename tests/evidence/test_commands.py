@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import tarfile
 
 import pytest
@@ -80,6 +81,28 @@ def test_a_bundle_that_this_version_cannot_read_tells_what_its_writer_said(kept,
     (bundle / "summary.md").write_text("# as it was\n\x1b[31mred\n")
     code, out, _ = run(capsys, kept, "show")
     assert (code, out) == (0, "# as it was\n?[31mred\n")
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 1e18, 1e12])
+def test_a_time_that_no_calendar_has_is_no_fault(kept, capsys, at):
+    """Then the summary tells that was written with it."""
+    bundle = kept / "20270115T080000Z-sglang-30000"
+    manifest = json.loads((bundle / "manifest.json").read_text()) | {"at": at, "begun": at}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    for words in (("list",), ("show", bundle.name), ("pack", bundle.name, "--output", str(kept / "out.tar.gz"))):
+        code, out, _ = run(capsys, kept, *words)
+        assert (code, NAME in out or "out.tar.gz" in out) == (0, True)
+
+
+def test_a_summary_that_is_a_pipe_keeps_nobody_waiting(kept, capsys):
+    """It is said that it cannot be read."""
+    bundle = kept / "20270115T080000Z-sglang-30000"
+    for name in ("verdict.json", "summary.md"):
+        (bundle / name).unlink()
+        os.mkfifo(bundle / name)
+    code, out, err = run(capsys, kept, "show")
+    assert (code, out) == (2, "")
+    assert "summary.md: cannot be read: is no regular file" in err
 
 
 def test_a_bundle_is_packed_into_one_file(kept, capsys, tmp_path):

@@ -88,3 +88,9 @@ def test_each_server_is_an_incident_of_its_own():
     assert [name for name, _ in due(incidents, a_view(hung(EVIDENCE), named(hung(EVIDENCE), "vllm:8000")))] == [
         "vllm:8000"
     ]
+
+
+def test_a_bundle_of_before_the_clock_was_set_back_is_of_another_incident():
+    """It seems to be of a time that is yet to come; that is no reason to keep nothing of this one."""
+    late = bundle(at(0).unix + 3600.0)
+    assert due(Incidents(), a_view(hung(EVIDENCE)), kept=late) == [(NAME, "nothing has moved for 3 min")]

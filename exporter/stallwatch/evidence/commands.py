@@ -21,6 +21,10 @@ COLUMNS = ("bundle", "server", "verdict", "signature", "gathered", "MB")
 LONGEST_NAME = 100
 LONGEST_LINE = 2000
 LARGEST_FILE = 64 << 20
+UNREADABLE = (
+    ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, msgspec.MsgspecError,
+)  # fmt: skip
+"""What can be wrong with the files of a bundle that another version wrote."""
 
 
 def directory_of(config: Config) -> Path:
@@ -85,19 +89,17 @@ def text_of(bundle: Path) -> str:
         sources = {name.removesuffix(".json"): _data(bundle / Path(name).name) for name in names}
         assert manifest is not None  # noqa: S101 without one it would be no bundle
         return summary(manifest, told, sources)
-    except (OSError, AttributeError, KeyError, TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return _text(bundle / store.SUMMARY)
 
 
 def _data(path: Path) -> Any:
-    with path.open("rb") as file:
-        return msgspec.json.decode(file.read(LARGEST_FILE))
+    return msgspec.json.decode(store.read(path, LARGEST_FILE))
 
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return file.read(LARGEST_FILE).decode(errors="replace")
+        return store.read(path, LARGEST_FILE).decode(errors="replace")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 

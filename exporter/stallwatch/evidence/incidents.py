@@ -46,7 +46,7 @@ class Incidents:
             if incident is None or name in self._open or not self._is_apart(past, latest.get(name), now):
                 continue
             self._open.add(name)
-            if not _is_kept(incident, latest.get(name)):
+            if not _is_kept(incident, latest.get(name), now):
                 yield incident
 
     def failed(self, name: str, now: Moment) -> None:
@@ -72,6 +72,11 @@ def _incident(past: Past, verdict: Verdict, now: Moment) -> Incident | None:
     return Incident(past, verdict, begun, f"nothing has moved for {duration(still)}")
 
 
-def _is_kept(incident: Incident, bundle: Bundle | None) -> bool:
-    """Tell whether a bundle is of this incident: of the same life, gathered since it stands still."""
-    return bundle is not None and bundle.incarnation == incident.past.server.incarnation and bundle.at >= incident.begun
+def _is_kept(incident: Incident, bundle: Bundle | None, now: Moment) -> bool:
+    """Tell whether a bundle is of this incident: of the same life, gathered since it stands still.
+
+    One that is of a later time than now was gathered before the clock was set back, of whatever incident.
+    """
+    if bundle is None or bundle.incarnation != incident.past.server.incarnation:
+        return False
+    return incident.begun <= bundle.at <= now.unix
