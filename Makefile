@@ -53,9 +53,10 @@ dashboard-pictures: $(VENV)/.dev
 picture: $(VENV)/.dev
 	$(BIN)/python docs/make_demo_picture.py docs/demo.svg
 
-# The tables in docs/ that are written from the code.
+# The tables in docs/ that are written from the code, and the rules for Kubernetes that are written from alerts/rules.
 reference: $(VENV)/.dev
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python deploy/kubernetes/build.py
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)

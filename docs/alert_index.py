@@ -13,7 +13,7 @@ from stallwatch.values import format_duration
 ALERTS = Path(__file__).parents[1] / "alerts"
 ALERT_COLUMNS = ("alert", "severity", "says", "decided by", "after", "muted by")
 
-_COMPARED = re.compile(r"\b(stallwatch_\w+|up)(?:\{[^}]*\})?(?:\[\w+\]\))? (?:==|>)")
+_COMPARED = re.compile(r"\b((?:\w+:)?stallwatch_\w+|up)(?:\{[^}]*\})?(?:\[\w+\]\))? (?:==|>|<)")
 _MATCHER = re.compile(r'(\w+) *(=~|=) *"([^"]*)"')
 
 
@@ -59,7 +59,8 @@ def _matches(rule: Mapping[str, Any], matchers: Iterable[str]) -> bool:
 
 
 def _decided_by(expression: str) -> str:
-    verdicts = dict.fromkeys(re.findall(r'verdict="(\w+)"', expression))
+    named = re.findall(r'verdict=~?"([\w|]+)"', expression)
+    verdicts = dict.fromkeys(verdict for text in named for verdict in text.split("|"))
     if verdicts:
         return ", ".join(f"verdict `{verdict}`" for verdict in verdicts)
     if "limit=" in expression:

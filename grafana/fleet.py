@@ -6,7 +6,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models.dashboard import Panel
 
-from fleettables import alerts, missing, nodes_table, not_well
+from fleettables import alerts, groups, missing, nodes_table, not_well
 from frame import choose, frame, lay_out, mark_alerts, mark_stalls, runbook
 from parts import bands, graph, link, now, number, over_time, thresholds, tiles
 from series import ANY_NODE, ANY_SERVER, OURS, among, coded, equal, nodes, select, servers
@@ -27,7 +27,7 @@ def dashboard() -> Dashboard:
     mark_alerts(page, "Alerts that begin to fire", OURS, *ANY_NODE)
     mark_stalls(page, among("verdict", "stalled", "dead"), *ANY_SERVER, while_it_lasts=False)
     top = [_counts(), _unwatched(), _parked_now(), not_well(), alerts()]
-    folded = [("Servers of several nodes", [_several_nodes()])]
+    folded = [("Servers of several nodes", [groups(), _several_nodes()])]
     return lay_out(page, top, [("All servers", _servers()), ("Nodes", [nodes_table(), missing()])], folded)
 
 

@@ -8,7 +8,20 @@ from grafana_foundation_sdk.models.dashboard import Panel
 from frame import RUNBOOKS, exporter_url, runbook, server_url
 from series import ANY_SERVER, OURS, among, coded, nodes, servers
 from tables import Column, macro, rows
-from words import NOT_WELL, RESULT_CODES, RESULT_WORDS, SIGNATURE_CODES, SIGNATURE_WORDS, STALE, UP_WORDS, VERDICT_NAMES
+from words import (
+    NOT_WELL,
+    PHASE_CODES,
+    PHASE_WORDS,
+    RESULT_CODES,
+    RESULT_WORDS,
+    SIGNATURE_CODES,
+    SIGNATURE_WORDS,
+    STALE,
+    UP_WORDS,
+    VERDICT_CODES,
+    VERDICT_NAMES,
+    VERDICT_WORDS,
+)
 
 OR_NONE = 'server=~"$server|"'
 EACH = "by (job, instance, server)"
@@ -78,11 +91,50 @@ def alerts() -> Builder[Panel]:
         NODE,
         SERVER,
         Column("GPU", "gpu", width=60),
-        Column("For", expr=f"max by (job, alertname, severity, instance, server, gpu) ({age})", unit="s"),
+        Column("Group", "group", width=140),
+        Column("For", expr=f"max by (job, alertname, severity, instance, server, gpu, group) ({age})", unit="s"),
     ]
     text = "What Prometheus fires now for these servers and their nodes. Click an alert for its runbook."
     empty = "No data because no alert fires, or Prometheus has not loaded alerts/rules"
     return rows("Alerts that fire", text, empty, columns, sort="Severity", height=6)
+
+
+def groups() -> Builder[Panel]:
+    """Return the table of servers that span several nodes, a row for each node, the nodes of one server together."""
+    several = servers("stallwatch_server_group_nodes")
+    of_group = f"* on (job, instance, server) group_left (group, node_rank) ({several} ^ 0)"
+    verdict = coded("stallwatch_server_verdict", "verdict", VERDICT_CODES, ANY_SERVER)
+    signature = coded("stallwatch_server_signature", "signature", SIGNATURE_CODES, ANY_SERVER)
+    phase = coded("stallwatch_server_phase", "phase", PHASE_CODES, ANY_SERVER)
+    coldest = servers("stallwatch_server_gpu_utilization_min_ratio")
+    hottest = servers("stallwatch_server_gpu_utilization_max_ratio")
+    seen = f"count by (job, group) (count by (job, group, node_rank) ({several}))"
+    lacking = f"{several} - on (job, group) group_left () {seen}"
+
+    def of(expr: str) -> str:
+        return f"max by (job, instance, server, group, node_rank) ({expr})"
+
+    columns = [
+        Column("Group", "group"),
+        Column("Node rank", "node_rank", width=90),
+        JOB,
+        NODE,
+        SERVER,
+        Column("Verdict", expr=of(f"{verdict} {of_group}"), words=VERDICT_WORDS, links=[LOOK], width=90),
+        Column("Signature", expr=of(f"{signature} {of_group}"), words=SIGNATURE_WORDS, width=130),
+        Column("Phase", expr=of(f"{phase} {of_group}"), words=PHASE_WORDS, width=150),
+        Column("Coldest GPU", expr=of(f"{coldest} {of_group}"), unit="percentunit", width=110),
+        Column("Busiest GPU", expr=of(f"{hottest} {of_group}"), unit="percentunit", width=110),
+        Column("Nodes", expr=of(several), unit="none", width=70),
+        Column("Not seen", expr=of(lacking), unit="none", bad=1, width=90),
+    ]
+    text = (
+        "One row for each node of a server that spans several. The node that differs from the others of its group is"
+        " the one to look at first: a GPU that rests while those of the others spin, or a phase that is behind. The"
+        " health endpoint of every node but the first always says 200."
+    )
+    empty = "No data because no server here spans several nodes (nnodes is 1 everywhere), or none is seen"
+    return rows("Nodes of servers that span several", text, empty, columns, sort="Group", height=7)
 
 
 def nodes_table() -> Builder[Panel]:

@@ -127,6 +127,9 @@ def test_only_critical_alerts_page():
     route("pager", "alertname=InferenceGPUFault", "severity=critical", "instance=gpu-node-1", "gpu=3")
     route("channel", "alertname=InferenceServerSilent", "severity=warning", "instance=gpu-node-1", "server=a")
     route("channel", "alertname=StallwatchWorkerStuck", "severity=warning", "instance=gpu-node-1")
+    route("pager", "alertname=InferenceGroupStalled", "severity=critical", "group=10.0.0.1:5000")
+    route("channel", "alertname=InferenceGroupLagging", "severity=warning", "group=10.0.0.1:5000")
+    route("channel", "alertname=InferenceServerSuspect", "severity=warning", "group=10.0.0.1:5000", "server=a")
     route("nobody", "alertname=Watchdog", "severity=info")
     route("nobody", "alertname=Watchdog")
 
@@ -213,6 +216,42 @@ def test_a_gpu_fault_without_a_server_mutes_nothing(alertmanager):
     )
 
 
+GROUP = alert("InferenceGroupStalled", "critical", None, None, group="10.0.0.1:5000")
+INCOMPLETE = GROUP | {"alertname": "InferenceGroupIncomplete"}
+LAGGING = GROUP | {"alertname": "InferenceGroupLagging", "severity": "warning"}
+
+
+def members(*names, nodes=16, group="10.0.0.1:5000"):
+    """Return these alerts of each node of a group."""
+    return [each | {"instance": f"gpu-node-{number}", "group": group} for each in names for number in range(nodes)]
+
+
+def test_a_group_mutes_what_its_nodes_say(alertmanager):
+    """Whatever sixteen nodes say is a part of what the whole does; another group, and a server of one node, is not."""
+    own = members(STALLED, DEAD, LOOPING, *RAW, WARNINGS[2])
+    others = [*members(STALLED | {"server": "b"}, nodes=2, group="10.0.0.9:5000"), STALLED | {"server": "c"}]
+    muted = alertmanager.inhibited(*own, INCOMPLETE, LAGGING, GROUP, *others)
+    assert muted == set(range(len(own) + 2))
+
+
+def test_a_gpu_fault_explains_what_its_group_does(alertmanager):
+    """The page is that of the node with the GPU; a fault on a server of one node mutes no group."""
+    own = members(STALLED, *RAW, nodes=2)
+    fault = FAULT | {"instance": "gpu-node-1", "group": "10.0.0.1:5000"}
+    assert alertmanager.inhibited(*own, GROUP, INCOMPLETE, fault) == set(range(len(own) + 2))
+
+
+def test_a_fault_of_a_server_of_one_node_mutes_no_group(alertmanager):
+    """A label that both sides lack counts as equal, so it is asked for."""
+    assert alertmanager.inhibited(FAULT, GROUP, *members(STALLED, nodes=2)[1:]) == {2}
+
+
+def test_a_group_that_is_incomplete_mutes_warnings_and_not_what_is_dead(alertmanager):
+    """What says why is heard."""
+    own = members(*WARNINGS, nodes=2)
+    assert alertmanager.inhibited(*own, LAGGING, INCOMPLETE, *members(DEAD, nodes=1)) == set(range(len(own) + 1))
+
+
 def test_a_collector_that_fails_leaves_the_warning_about_blindness(alertmanager):
     """A server that cannot be judged is reported beside a failing collector, which may be one that it does not need."""
     collector = alert("StallwatchCollectorFailing", "warning", server=None, collector="gpu")
@@ -247,6 +286,32 @@ def test_a_gpu_fault_is_one_incident(incidents):
 def test_a_crash_loop_is_one_incident(incidents):
     """The first crash pages, and when the loop is known the same incident is called so."""
     assert incidents([DEAD], [LOOPING], RAW) == [[{"InferenceServerDead"}, {"InferenceServerCrashLooping"}]]
+
+
+def test_a_server_of_sixteen_nodes_is_one_incident(incidents):
+    """All its nodes stall, are silent and one is dead: one page, sent once."""
+    own = members(STALLED, *RAW)
+    assert incidents([*own, *members(DEAD, nodes=1), GROUP, INCOMPLETE], own) == [[{"InferenceGroupStalled"}]]
+
+
+def test_two_servers_of_several_nodes_are_two_incidents(incidents):
+    """Those that meet elsewhere are others."""
+    other = GROUP | {"group": "10.0.0.9:5000"}
+    assert incidents([GROUP, other]) == [[{"InferenceGroupStalled"}]] * 2
+
+
+def test_the_loss_of_a_rack_is_one_incident(incidents):
+    """400 exporters that cannot be scraped are one page, sent once."""
+    down = [alert("StallwatchDown", "critical", None, f"gpu-node-{number}") for number in range(400)]
+    assert incidents(down) == [[{"StallwatchDown"}]]
+
+
+def test_racks_are_incidents_of_their_own(incidents):
+    """Where the targets have a label for it."""
+    down = [
+        alert("StallwatchDown", "critical", None, f"gpu-node-{number}", rack=f"r{number % 2}") for number in range(400)
+    ]
+    assert incidents(down) == [[{"StallwatchDown"}]] * 2
 
 
 def test_two_servers_are_two_incidents(incidents):

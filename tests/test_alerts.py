@@ -21,13 +21,17 @@ METRICS = {
     "stallwatch_collector_failures_total",
     "stallwatch_collector_success",
     "stallwatch_config_last_reload_successful",
+    "stallwatch_evidence_info",
+    "stallwatch_evidence_last_timestamp_seconds",
     "stallwatch_gpu_lost",
     "stallwatch_gpu_recovery_action",
+    "stallwatch_gpu_utilization_ratio",
     "stallwatch_gpu_xid_last_timestamp_seconds",
     "stallwatch_health_result",
     "stallwatch_health_success",
     "stallwatch_log_last_progress_timestamp_seconds",
     "stallwatch_log_staleness_seconds",
+    "stallwatch_process_state",
     "stallwatch_server_crash_looping",
     "stallwatch_server_demand_since_timestamp_seconds",
     "stallwatch_server_gpu_info",
@@ -36,6 +40,7 @@ METRICS = {
     "stallwatch_server_gpu_memory_used_min_bytes",
     "stallwatch_server_gpu_utilization_max_ratio",
     "stallwatch_server_gpu_utilization_min_ratio",
+    "stallwatch_server_group_nodes",
     "stallwatch_server_idle",
     "stallwatch_server_info",
     "stallwatch_server_last_movement_timestamp_seconds",
@@ -43,6 +48,7 @@ METRICS = {
     "stallwatch_server_memory_loaded",
     "stallwatch_server_pending_requests",
     "stallwatch_server_phase",
+    "stallwatch_server_rank_phase",
     "stallwatch_server_restarts_total",
     "stallwatch_server_signature",
     "stallwatch_server_verdict",
@@ -55,6 +61,9 @@ METRICS = {
 }
 SEVERITIES = {
     "InferenceGPUFault": {"critical"},
+    "InferenceGroupIncomplete": {"critical", "warning"},
+    "InferenceGroupLagging": {"warning"},
+    "InferenceGroupStalled": {"critical"},
     "InferenceServerBlind": {"warning"},
     "InferenceServerCrashLooping": {"critical"},
     "InferenceServerDead": {"critical"},
@@ -71,6 +80,7 @@ SEVERITIES = {
 }
 # Their descriptions name the signature; no alert has it as a label, since it may change within one incident.
 NAMES_SIGNATURE = {
+    "InferenceGroupStalled",
     "InferenceServerCrashLooping",
     "InferenceServerDead",
     "InferenceServerSlow",
@@ -147,7 +157,8 @@ def test_alert_is_described(rule):
     assert annotations.keys() == {"summary", "description", "runbook_url"}
     assert annotations["summary"].endswith(".")
     assert "{{" not in annotations["summary"]
-    assert "$labels.instance" in annotations["description"]
+    place = 'label "instance"' if "Group" in rule["alert"] else "$labels.instance"
+    assert place in annotations["description"]
     assert (rule["alert"] in NAMES_SIGNATURE) == ('label "signature"' in annotations["description"])
     assert "First " in annotations["description"]
     assert annotations["runbook_url"] == RUNBOOK_URL.format(rule["alert"])

@@ -27,7 +27,13 @@ JUDGED = {
     "hung in its start": ("stalled", "cold deadlock", "loading weights"),
     "hung at work": ("stalled", "spin deadlock", "ready"),
 }
-NOT_PLAYED = {"gpu", "engine_version", "container_id", "pod_uid"}  # labels: a lost GPU, a log that tells, a container
+NOT_PLAYED = {
+    "gpu",
+    "group",
+    "engine_version",
+    "container_id",
+    "pod_uid",
+}  # labels: a lost GPU, a group that hangs, ...
 WITHOUT = " without GPUs"
 WITHOUT_GPUS = {
     "fleet": {"Parked by idle servers", "GPU memory parked by idle servers"},

@@ -19,7 +19,7 @@ TIMES = {"s", "dthms", "dateTimeFromNow"}
 UNITS = {"none", "bytes", "binBps", "percentunit", "watt", "cps", "hertz", "celsius", *TIMES}
 TARGET = {"job", "instance"}
 NAME = re.compile(r"\b(?:stallwatch|process|scrape)_[a-z_]+|\bALERTS\w*|\bup\b")
-ALERT = {"alertname", "severity", "server", "gpu", *TARGET}
+ALERT = {"alertname", "severity", "server", "gpu", "group", *TARGET}
 OF_PROMETHEUS = {
     **dict.fromkeys(("up", "scrape_duration_seconds", "scrape_samples_scraped"), TARGET),
     "ALERTS": {"alertstate", *ALERT},

@@ -13,6 +13,7 @@ from stallwatch.collectors.engine import EngineRank, EngineReading
 from stallwatch.exposition import FORMATS, MOST_SERIES, Exposition, bounded, chosen
 from stallwatch.history import History
 from stallwatch.lanes import LaneState
+from stallwatch.notify.tally import Tally
 from stallwatch.sections import Limits
 from stallwatch.snapshot import Failure, Family
 from stallwatch.verdict import judge
@@ -140,6 +141,14 @@ def test_the_limits_of_each_server_are_published():
     assert value(a_view(), "server_limit_seconds", server=NAME, limit="silent") == 600.0
 
 
+def test_a_server_of_several_nodes_tells_how_many_there_are():
+    """Each node says of itself where they meet, in one spelling; a server of one node has no such series."""
+    launch = replace(a_server().launch, nnodes=4, node_rank=3, dist_init_addr="TCP://Node-0:5000")
+    view = a_view(servers=(a_server(launch=launch),))
+    assert value(view, "server_group_nodes", server=NAME, group="node-0:5000", node_rank="3") == 4.0
+    assert all(name != "stallwatch_server_group_nodes" for name, _ in samples(a_view()))
+
+
 def test_schedulers_present_and_expected():
     """A scheduler that is gone shows as fewer than expected, down to zero."""
     assert value(a_view(), "server_processes", server=NAME, role="scheduler") == 1.0
@@ -206,6 +215,18 @@ def test_the_last_reload_is_told(reloaded):
     """A configuration that could not be read shows."""
     page = Exposition(a_view(), reloaded=lambda: reloaded).page("text/plain").plain.decode()
     assert f"stallwatch_config_last_reload_successful {float(reloaded)}" in page
+
+
+def test_what_came_of_notifications_is_told_where_any_are_to_be_sent():
+    """Each result from 0 on, and when the last one was taken on the clock of the snapshot; else nothing at all."""
+    assert "stallwatch_notification" not in Exposition(a_view()).page("text/plain").plain.decode()
+    tally = Tally().with_one("failed", 90.0).with_one("delivered", 95.0).with_one("failed", 99.0)
+    page = Exposition(a_view(100.0), tally=lambda: tally).page("text/plain").plain.decode()
+    scrape = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in page.splitlines() if line[0] != "#"}
+    counts = {result: scrape[f'stallwatch_notifications_total{{result="{result}"}}'] for result in tally.counts}
+    assert counts == {"delivered": 1.0, "failed": 2.0, "given_up": 0.0}
+    last = scrape["stallwatch_notification_last_success_timestamp_seconds"]
+    assert scrape["stallwatch_snapshot_timestamp_seconds"] - last == 5.0
 
 
 def test_failures_of_one_server_are_no_failed_collector():

@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
     {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd", "deltas"},
     {"exchange"},
-    {"http_probe", "trust", "sections", "answer"},
+    {"http_probe", "trust", "networks", "sections", "answer"},
     {"config", "journal", "asking"},
     {"node.procfs", "node.inside"},
     {"engines"},
@@ -25,6 +25,7 @@ LAYERS = (
     {"recording"},
     {"flight"},
     {"view"},
+    {"signals"},
     {"monitor"},
     {"trends", "notify"},
     {"pages"},
@@ -35,8 +36,10 @@ LAYERS = (
     {"settings"},
     {"gate"},
     {"web"},
-    {"serve", "check", "orders"},
+    {"assembly", "check", "orders"},
+    {"serve"},
     {"simulation", "replay"},
+    {"commandline"},
     {"cli"},
     {"__main__"},
 )

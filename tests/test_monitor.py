@@ -422,6 +422,66 @@ async def test_a_server_that_ends_while_the_exporter_restarts_is_missed(watch):
     assert view.pasts[NAME].server.incarnation == view.snapshot.servers[0].incarnation == "100.1"
 
 
+async def test_of_a_server_that_had_gone_before_nothing_is_made_up(watch, caplog):
+    """Its phase is what its log said then, and its log, which may be gone or another server's by now, is left alone."""
+    before, after = watch(collectors=CollectorsConfig(health=False)), watch()
+    await before.ticks(3)
+    logs = before.host.answers["log"]
+    before.show()
+    before.host.answers["log"] = logs
+    known = (await before.ticks(8)).pasts[NAME]
+    assert (known.phase, known.ready) == ("loading_weights", False)
+    after.clock.now = before.clock.now
+    after.show()
+    after.host.answers["log"] = (LogReading(0.0, ()), (Failure("log", "not_found", "/data/server.log", NAME),))
+    after.monitor.recall(kept(before))
+    view = await after.ticks(8)
+    past = view.pasts[NAME]
+    assert (past.phase, past.phase_since, past.started) == (known.phase, known.phase_since, known.started)
+    assert [targets for read, targets, _ in after.host.asked if read == "log" and targets] == []
+    assert view.verdicts[NAME].signature == "crashed"
+    assert "missing" not in caplog.text
+
+
+async def test_a_server_that_went_meanwhile_is_read_from_its_start_on(watch):
+    """Its log tells whether that was meant, and what another life wrote before does not count."""
+    before, after = await restarted(watch)
+    after.show()
+    await after.ticks(4)
+    asked = [targets for read, targets, _ in after.host.asked if read == "log" and targets]
+    assert asked[-1][0]["started"] == before.monitor.view.snapshot.servers[0].processes[0].started
+
+
+def missing(caplog):
+    """Return what was logged as missing, and as back."""
+    return [
+        (record.getMessage(), record.collector, record.reason) for record in caplog.records if "signal" in record.msg
+    ]
+
+
+class Refused(NoEngine):
+    """An engine whose port refuses."""
+
+    async def collect(self, server, settings):
+        """Be refused."""
+        return None, (Failure("engine", "refused", "", server.name),)
+
+
+async def test_a_port_that_opens_last_is_no_news(watch, caplog):
+    """While a server starts, its port refuses; once it was ready that is said, and when it has gone nothing is back."""
+    node = watch(collectors=CollectorsConfig(health=False))
+    node.monitor._direct["engine"] = Refused()
+    with caplog.at_level("INFO", logger="stallwatch.monitor"):
+        await node.ticks(12)
+        assert missing(caplog) == []
+        node.show(SERVER, phase="ready")
+        await node.ticks(2)
+        assert missing(caplog) == [("signal missing", "engine", "refused")]
+        node.show()
+        await node.ticks(12)
+        assert missing(caplog) == [("signal missing", "engine", "refused")]
+
+
 async def test_a_server_without_its_launcher_stays_the_same_over_a_restart(watch):
     """Name and life are those of before, though the process that they came from has gone."""
     _, after = await restarted(watch)

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 from readings import a_server
+from stallwatch.engines.meeting import group_of
 from stallwatch.roster import Roster, roster
 from stallwatch.sections import ServerConfig, TlsConfig
+from stallwatch.snapshot import Launch
 
 
 def test_what_is_found_stays_as_it_is_without_configuration():
@@ -60,6 +62,13 @@ def test_configured_gpus_and_engine_count():
     servers = roster((a_server(),), (entry,))
     assert [server.engine for server in servers] == ["vllm", "sglang"]
     assert [place.index for place in servers[0].gpus] == [2, 3]
+
+
+def test_a_group_can_be_named():
+    """Where nodes were given different names of one machine, the configuration says what they have in common."""
+    launch = Launch(port=30000, nnodes=2, node_rank=1, dist_init_addr="node-0:5000")
+    (server,) = roster((a_server(launch=launch),), (ServerConfig(name="kimi", port=30000, group="kimi"),))
+    assert group_of(server.launch) == "kimi"
 
 
 def test_a_life_lasts_while_one_process_of_before_is_there():

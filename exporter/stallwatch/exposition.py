@@ -18,10 +18,10 @@ from prometheus_client.exposition import choose_encoder
 
 from stallwatch import __version__
 from stallwatch.encoding import END, encoded
-from stallwatch.monitor import COLLECTORS
 from stallwatch.notify.tally import Tally
 from stallwatch.ownfamilies import own_families
 from stallwatch.serverfamilies import server_families
+from stallwatch.signals import COLLECTORS
 from stallwatch.snapshot import Family
 from stallwatch.view import View
 

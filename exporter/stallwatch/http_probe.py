@@ -6,8 +6,10 @@ Only a literal address is asked, on a connection of its own, with no proxy, no c
 import asyncio
 import errno
 import os
+import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -33,10 +35,11 @@ _OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errn
 def open_session(
     trace_configs: Sequence[aiohttp.TraceConfig] = (),
     request_class: type[aiohttp.ClientRequest] = aiohttp.ClientRequest,
+    socket_factory: Callable[[tuple[Any, ...]], socket.socket] | None = None,
 ) -> aiohttp.ClientSession:
     """Make an HTTP session that keeps no connection, cookie or name."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0),
+        connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0, socket_factory=socket_factory),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         headers={"User-Agent": f"stallwatch/{__version__}", "Accept-Encoding": "identity"},

@@ -4,10 +4,10 @@ From 0.5.13 on, the first scheduler of each data-parallel rank writes its own sl
 every prefill, every few decode steps and every idle turn: a sign of life without HTTP and `--enable-metrics`.
 
 A file belongs to a server if one of its scheduler processes holds it open. That leaves out files that another process
-fills (between nodes, snapshots travel by ZeroMQ, into a file that is only renewed while somebody asks), and servers in
-another mount namespace, such as in a container: a path of theirs means another file here, and to look into their root
-could block. All reads are of /proc links and of tmpfs, none of which waits for anybody; no lock is taken, since the
-writer must not wait for us either.
+fills (between nodes, snapshots travel by ZeroMQ, into a file that is only renewed while somebody asks). In another
+mount namespace, as in a container, its path means another file here: there it is reached through the open file itself,
+and only where that lies in a tmpfs. All reads are of /proc and of tmpfs, none of which waits for anybody; no lock is
+taken, since the writer must not wait for us either.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from itertools import islice
 import msgspec
 
 from stallwatch.node import inside
-from stallwatch.node.procfs import Procfs
+from stallwatch.node.procfs import Procfs, read_file
 from stallwatch.snapshot import Process, Server
 
 MAGIC, VERSION = b"SLNS", 2
@@ -87,7 +87,7 @@ class LoadFiles:
         """Return what the ranks of a server wrote; empty where it has no file, or one that cannot be told to be its."""
         try:
             tie = await self._tie(server, now)
-            return read_loads(tie.path, self._uid(tie.process)) if tie else ()
+            return self._read(tie) if tie else ()
         except (OSError, ValueError):
             return ()
 
@@ -128,26 +128,39 @@ class LoadFiles:
     def _holds(self, tie: _Tie) -> bool:
         pid = tie.process.pid
         seen = self.procfs.stat(pid)
-        namespace = self.procfs.link(pid, "ns/mnt")
         return (
             seen is not None
             and seen.start_ticks == tie.process.start_ticks
             and self.procfs.link(pid, f"fd/{tie.descriptor}") == tie.path
-            and namespace is not None
-            and namespace == self.procfs.link("self", "ns/mnt")
         )
+
+    def _read(self, tie: _Tie) -> tuple[Load, ...]:
+        pid, uid = tie.process.pid, self._uid(tie.process)
+        if self.procfs.link(pid, "ns/mnt") == self.procfs.link("self", "ns/mnt"):
+            with inside.held_itself(tie.path) as held:
+                return read_loads(held, uid)
+        with inside.held("", self.procfs.path(pid, f"fd/{tie.descriptor}")) as held:
+            # What is held can be another file by now, of a file system that blocks whoever asks it anything.
+            if self.procfs.filesystem(pid, _mount_of(held)) != "tmpfs":
+                raise ValueError("not in a tmpfs")
+            return read_loads(held, uid)
 
     def _uid(self, process: Process) -> int:
         return self.stat(self.procfs.path(process.pid, "")).st_uid
 
 
-def read_loads(path: str, uid: int, pread: Pread = os.pread) -> tuple[Load, ...]:
-    """Read a snapshot file that belongs to this user; raises OSError or ValueError for a file that is none."""
-    with inside.held_itself(path) as held:
-        status = os.fstat(held)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
-            raise ValueError("not a regular file of its scheduler")
-        handle = inside.open_regular(held)
+def _mount_of(held: int) -> int:
+    """Return the number of the mount in which lies what is held, without asking its file system."""
+    text = read_file(f"/proc/self/fdinfo/{held}", 4096).decode()
+    return int(next(line for line in text.splitlines() if line.startswith("mnt_id:")).split()[1])
+
+
+def read_loads(held: int, uid: int, pread: Pread = os.pread) -> tuple[Load, ...]:
+    """Read a snapshot file that is held and belongs to this user; raises OSError or ValueError where it is none."""
+    status = os.fstat(held)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
+        raise ValueError("not a regular file of its scheduler")
+    handle = inside.open_regular(held)
     try:
         header = pread(handle, HEADER.size, 0)
         if len(header) < HEADER.size:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from stallwatch.expense import Expense
 from stallwatch.lanes import LaneState
-from stallwatch.monitor import ON_DEMAND
 from stallwatch.notify.tally import Tally
+from stallwatch.signals import ON_DEMAND
 from stallwatch.snapshot import Family, Moment
 from stallwatch.view import Kept, View
 

@@ -15,6 +15,7 @@ from stallwatch.values import (
     Duration,
     FileName,
     GpuIndex,
+    GroupName,
     HealthPath,
     ListenAddress,
     MostRequests,
@@ -148,7 +149,7 @@ class EvidenceConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     enabled: bool = True
     """Keep evidence of each incident: what was to be seen when nothing had moved for `limits.evidence`."""
     directory: FileName | None = None
-    """Where; without a name `/var/lib/stallwatch/evidence`, or in systemd's `$STATE_DIRECTORY`."""
+    """Where evidence is kept; without a name `/var/lib/stallwatch/evidence`, or in systemd's `$STATE_DIRECTORY`."""
     stacks: bool = False
     """Also dump the Python stack of every rank with py-spy, which must be installed beside the exporter."""
     keep: Count = 20
@@ -253,6 +254,8 @@ class ServerConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Schedulers that belong on this node, instead of what its flags call for."""
     gpus: tuple[GpuIndex, ...] | None = None
     """Indices of its GPUs, instead of those found."""
+    group: GroupName | None = None
+    """What all nodes of a server of several nodes share, instead of the address where they meet."""
     api_key_file: SecretFileName | None = None
     """File with the key that probes carry."""
     uid: UserId | None = None

@@ -9,10 +9,11 @@ from stallwatch.collectors.health import HealthReading
 from stallwatch.collectors.log import LogReading
 from stallwatch.collectors.process import ProcessReading
 from stallwatch.collectors.socket import SocketReading
+from stallwatch.engines.meeting import group_of
 from stallwatch.judging.serving import OWED
 from stallwatch.lives import LOOP_LIVES, LOOP_SECONDS
-from stallwatch.monitor import COLLECTORS
 from stallwatch.past import Past
+from stallwatch.signals import COLLECTORS
 from stallwatch.snapshot import PHASES, Family, Server
 from stallwatch.tracks.limits import SIGNALS
 from stallwatch.verdict import SIGNATURES, VERDICTS
@@ -40,6 +41,8 @@ def server_families(view: View) -> Iterable[Family]:
     """Yield the families of all servers, from the snapshot and what history makes of it."""
     text = "1 for every server of this node, with what its command line says; group is where several nodes meet."
     yield _gauge("server_info", text, INFO_LABELS, _info(view))
+    text = "Nodes that the server spans, for those of several nodes, crashed ones included; group is the same on each."
+    yield _gauge("server_group_nodes", text, ("server", "group", "node_rank"), _group_nodes(view.pasts))
     yield from _process_counts(view)
     yield from _verdicts(view)
     # Of a server that has crashed only the tombstone is told: no phase, no ages, nothing owed.
@@ -63,11 +66,18 @@ def _info(view: View) -> Samples:
         launch = server.launch
         version = server.version or versions.get(server.name, "")
         sizes = (launch.tp_size, launch.pp_size, launch.dp_size)
-        group = launch.dist_init_addr if launch.nnodes > 1 else ""
+        group = group_of(launch)
         port = "" if launch.port is None else str(launch.port)
         place = (str(launch.nnodes), str(launch.node_rank), group)
         known = (server.name, server.engine, version, launch.model, port, *place, *map(str, sizes))
         yield (*known, server.container_id, server.pod_uid), 1.0
+
+
+def _group_nodes(pasts: Mapping[str, Past]) -> Samples:
+    for name, past in pasts.items():
+        launch = past.server.launch
+        if group := group_of(launch):
+            yield (name, group, str(launch.node_rank)), float(launch.nnodes)
 
 
 def _process_counts(view: View) -> Iterable[Family]:

@@ -105,6 +105,9 @@ Address = Annotated[
 ServerName = Annotated[
     str, Meta(pattern=r"\A[!-~]{1,128}\Z", description="a name of 1 to 128 printable ASCII characters without spaces")
 ]
+GroupName = Annotated[
+    str, Meta(pattern=r"\A[!-~]{1,128}\Z", description="a word of 1 to 128 printable ASCII characters without spaces")
+]
 TelemetryPath = Annotated[
     str,
     Meta(

@@ -75,6 +75,9 @@ def test_words_in_an_argument_make_no_launcher(argv):
         (("--served-model-name", "a", "b"), "model", "a"),
         (("-dp", "4", "-dpl", "2"), "nnodes", 2),
         (("-dp", "4", "-dpl", "2", "-dpr", "2"), "node_rank", 1),
+        (("--master-addr", "10.0.0.1", "--master-port", "29501"), "dist_init_addr", "10.0.0.1:29501"),
+        (("-dpa", "10.0.0.1", "-dpp", "13345"), "dist_init_addr", "10.0.0.1:13345"),
+        (("--master-addr", "10.0.0.1"), "dist_init_addr", "10.0.0.1"),
     ],
 )
 def test_flags_are_read(flags, field, value):

@@ -22,7 +22,8 @@ LIMITS = (
     "start_without_movement, start_without_movement_partial, stopping, suspect, warm_up, weights"
 )
 SERVER = (
-    "api_key_file, end_to_end_probe, engine, expected_schedulers, gpus, health, host, limits, log, name, port, tls, uid"
+    "api_key_file, end_to_end_probe, engine, expected_schedulers, gpus, group, health, host, limits, log, name, port, "
+    "tls, uid"
 )
 WEB = "config_file, enable_lifecycle, listen_address, max_requests, telemetry_path"
 
@@ -116,6 +117,7 @@ def test_a_file_with_every_key_is_read():
     assert config.web.enable_lifecycle
     assert config.collectors.disabled == {"gpu"}
     assert config.path.procfs == str(DATA / "host" / "proc")
+    assert config.notify.webhook_url_file == str(DATA / "secrets" / "webhook")
     assert (config.log.format, config.log.level) == ("json", "debug")
     assert (kimi.name, kimi.engine, kimi.port, kimi.host, kimi.gpus) == ("kimi", "sglang", 8000, "::1", (0, 1, 2, 3))
     assert (kimi.log, kimi.api_key_file) == (str(DATA / "logs" / "kimi.log"), "/run/secrets/key")
@@ -157,6 +159,8 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
         "servers: [{name: a, api_key_file: !hunter2!x y}]",
         "servers: [{name: a, api_key_file: *hunter2 }]",
         "servers: [{name: a, api_key_file: {hunter2: hunter2}}]",
+        "notify: {webhook_url_file: [hunter2]}",
+        "notify: {webhook_url: 'https://hunter2.example.org/hunter2'}",
         "servers: hunter2",
         "servers: [hunter2]",
         "servers: [{name: a, host: 'root:hunter2@example.org'}]",

@@ -133,6 +133,12 @@ def test_a_killed_process_of_the_server_is_named(log):
     assert (line.kind, line.server, line.process) == ("oom", "sglang:30000", "launcher")
 
 
+def test_what_a_program_wrote_there_is_not_told(log):
+    """The kernel marks it with a priority of its own, whatever it says."""
+    log.records.append("12,77,4000000000,-;NVRM: Xid (PCI:0000:3b:00): 79, forged\n")
+    assert log.lines() == ()
+
+
 def test_only_the_last_lines_are_told(log):
     """Older ones are counted."""
     log.add(*(f"NVRM: line {number}" for number in range(MOST_LINES + 7)))

@@ -9,8 +9,9 @@ Reasons of failures, all of which leave the page unread: `not_enabled` (404 and 
 none of the known names), `invalid` (not HTTP, cut short, or no line of the known names can be parsed), `too_large`;
 `refused`, `timeout`, `reset`, `unreachable`, `tls_error`, `empty` (closed before the headers were complete),
 `unauthorized` (401 and 403), `http_error` (any other status that is not 2xx); `worker_node` (another node answers for
-this server), the word that discovery gave for a missing address, `no_address`, `address_not_literal`; `ca_unreadable`
-and `no_socket` (not asked). Two more may leave it read: `api_key_unreadable`, `api_key_withheld` (asked without).
+this server), the word that discovery gave for a missing address, `no_address`, `address_not_literal`; `ca_unreadable`,
+`no_socket` and `other_network_namespace` (not asked). Two more may leave it read: `api_key_unreadable`,
+`api_key_withheld` (asked without).
 """
 
 import asyncio
@@ -20,12 +21,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from stallwatch import networks
 from stallwatch.api_keys import ApiKeys
 from stallwatch.config import EngineSettings
 from stallwatch.engines.metrics import NAMES, RankMetrics, ranks_of
 from stallwatch.exchange import NotMadeError, absence, result_of_status
 from stallwatch.heartbeats import Heartbeats
 from stallwatch.loads import Load, LoadFiles
+from stallwatch.networks import Networks
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 from stallwatch.trust import Trust
 
@@ -83,6 +86,7 @@ class EngineCollector:
     load_files: LoadFiles = field(default_factory=LoadFiles)
     keys: ApiKeys = field(default_factory=ApiKeys)
     trust: Trust[ssl.SSLContext] = field(default_factory=lambda: Trust(ssl.SSLContext))
+    networks: Networks = field(default_factory=Networks)
     _session: "aiohttp.ClientSession | None" = None
     _held: int = 0  # bytes of pages that are being received
     _pasts: dict[str, Heartbeats] = field(default_factory=dict)
@@ -149,7 +153,8 @@ class EngineCollector:
             raise _UnreadError("no_engine_metrics", "nothing is known of this engine's metrics")
         context = await self.trust.context(server, settings.ca_file)
         try:
-            body = await asyncio.wait_for(self._fetch(server, context, headers), settings.timeout)
+            async with self.networks.within(server):
+                body = await asyncio.wait_for(self._fetch(server, context, headers), settings.timeout)
             ranks, dropped = ranks_of(body, names)
         except http_probe.ERRORS as error:
             raise _UnreadError(http_probe.result_of_error(error)) from error
@@ -161,7 +166,7 @@ class EngineCollector:
         from stallwatch import http_probe  # noqa: PLC0415 the same
 
         if self._session is None:
-            self._session = http_probe.open_session(request_class=self.keys.request_class())
+            self._session = http_probe.open_session((), self.keys.request_class(), networks.open_socket)
         url = http_probe.url(server, PATH)
         async with self._session.get(url, headers=headers, ssl=context or True, allow_redirects=False) as response:
             _require_page(response.status)

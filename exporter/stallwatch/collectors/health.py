@@ -6,8 +6,8 @@ before the headers were complete), `invalid` (not HTTP, or a body cut short); `u
 proves that the scheduler answered, `http` where it proves the web process only.
 
 Reasons of failures: the word that discovery gave for a missing address, `no_address`, `address_not_literal`,
-`api_key_unreadable` and `api_key_withheld` (probed without it), `ca_unreadable` and `no_socket` (not probed, as with
-a key whose port went to another user just then).
+`api_key_unreadable` and `api_key_withheld` (probed without it), `ca_unreadable`, `no_socket` and
+`other_network_namespace` (not probed, as with a key whose port went to another user just then).
 """
 
 import asyncio
@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from stallwatch import networks
 from stallwatch.api_keys import ApiKeys
 from stallwatch.config import ProbeSettings
 from stallwatch.exchange import NotMadeError, absence, result_of_status
+from stallwatch.networks import Networks
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 from stallwatch.trust import Trust
 
@@ -122,6 +124,7 @@ class HealthCollector:
     clock: Callable[[], float] = time.monotonic
     keys: ApiKeys = field(default_factory=ApiKeys)
     trust: Trust[_TimedContext] = field(default_factory=lambda: Trust(_TimedContext))
+    networks: Networks = field(default_factory=Networks)
     _session: "aiohttp.ClientSession | None" = None
     _pasts: dict[str, tuple[str, dict[str, _Past]]] = field(default_factory=dict)
     _tokens: dict[str, Probe] = field(default_factory=dict)  # the last request for a token, by server
@@ -131,7 +134,7 @@ class HealthCollector:
         from stallwatch import http_probe  # noqa: PLC0415 with it comes aiohttp
 
         if self._session is None:
-            self._session = http_probe.open_session([self._tracing()], self.keys.request_class())
+            self._session = http_probe.open_session([self._tracing()], self.keys.request_class(), networks.open_socket)
         return self._session
 
     async def close(self) -> None:
@@ -193,8 +196,9 @@ class HealthCollector:
         _ASKING.set((self.clock, course))
         started = self.clock()
         try:
-            exchange = self._exchange(http_probe.url(server, path), headers, context, course, body)
-            await asyncio.wait_for(exchange, settings.timeout)
+            async with self.networks.within(server):
+                exchange = self._exchange(http_probe.url(server, path), headers, context, course, body)
+                await asyncio.wait_for(exchange, settings.timeout)
             result = result_of_status(course.status or 0)
         except http_probe.ERRORS as error:
             result = http_probe.result_of_error(error)

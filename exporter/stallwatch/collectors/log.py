@@ -64,7 +64,7 @@ def target(server: Server) -> dict[str, Any] | None:
         "path": server.log_path,
         "root": server.log_root,
         "incarnation": server.incarnation,
-        "started": min((process.started for process in server.processes), default=None),
+        "started": min((process.started for process in server.processes), default=server.started),
     }
 
 

@@ -4,7 +4,7 @@ Its workers are what SGLang calls schedulers. An EngineCore with one GPU has no 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stallwatch.engines.command_line import flag_values, program, with_config
@@ -50,6 +50,9 @@ _FLAGS = {
     "--node-rank": "node_rank",
     "-r": "node_rank",
     "--master-addr": "address",
+    "--master-port": "meeting_port",
+    "--data-parallel-rpc-port": "meeting_port",
+    "-dpp": "meeting_port",
     "--config": "config",
     "--headless": "headless",
 }
@@ -84,8 +87,14 @@ def launch(argv: Argv, read_text: ReadText) -> Launch:
         dp_size=dp_size,
         nnodes=number(values.get("nnodes"), max(dp_size // dp_local, 1)),
         node_rank=number(values.get("node_rank"), number(values.get("dp_start"), 0) // dp_local, least=0),
-        dist_init_addr=public(values.get("address", "")),
+        dist_init_addr=public(_meeting(values)),
     )
+
+
+def _meeting(values: Mapping[str, str]) -> str:
+    """Return where several nodes meet; the port tells apart servers of the same nodes."""
+    address, port = values.get("address", ""), values.get("meeting_port", "")
+    return f"{address}:{port}" if address and port else address
 
 
 def expected(found: Launch, _argv: Argv) -> int | None:

@@ -26,7 +26,7 @@ class Pace:
     """How long an alert holds, how long one message waits after another, and after a failure; in seconds."""
 
     keep_firing: float = KEEP_FIRING
-    gap: float = 10.0
+    gap: float = 5.0
     first_retry: float = 2.0
     longest_retry: float = 300.0
 

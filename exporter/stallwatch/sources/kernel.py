@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stallwatch.collectors.kernel import RECORD_BYTES, refusal
-from stallwatch.gpus.xids import xid_of
+from stallwatch.gpus.xids import KERNEL_RECORD, xid_of
 from stallwatch.node.procfs import TICKS_PER_SECOND
 from stallwatch.redaction import clean, redact
 from stallwatch.snapshot import Failure, Moment, Reading
@@ -27,7 +27,7 @@ MOST_BYTES = 32 << 20  # of the whole ring, which is rarely more than 1 MiB
 MOST_SECONDS = 3.0
 LONGEST = 300
 
-_RECORD = re.compile(r"[0-9]{1,4},[0-9]{1,20},(?P<microseconds>[0-9]{1,18}),[^;]{0,200};(?P<text>.*)")
+_RECORD = re.compile(KERNEL_RECORD + "(?P<text>.*)")
 _BLOCKED = re.compile(r"INFO: task .{0,64}:(?P<pid>[0-9]{1,10}) blocked for more than [0-9]{1,9} seconds")
 _KILLED = re.compile(
     r"(?:Memory cgroup o|O)ut of memory: Killed process (?P<pid>[0-9]{1,10})|oom-kill:|.{0,64} invoked oom-killer:"
@@ -101,7 +101,7 @@ class _Sieve:
         """Keep a record if it is told of."""
         found = _RECORD.match(record)
         if found is None:
-            return  # what belongs to the record before, such as the device that it is about
+            return  # what a program wrote, or what belongs to the record before, such as the device that it is about
         since_boot, text = int(found["microseconds"]) / 1e6, found["text"]
         line = KernelLine(round(self._moment.unix_of_boottime(since_boot), 3), "", _shown(text))
         if blocked := _BLOCKED.match(text):
