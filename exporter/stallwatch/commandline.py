@@ -79,6 +79,7 @@ def _add_replay(commands: Any) -> None:
     )
     replay.add_argument("--list", action="store_true", help="print the shipped scenarios by name, and do nothing else")
     replay.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object per line")
+    replay.add_argument("--server", default="", metavar="NAME", help="only this server (of a bundle its own, else all)")
     replay.add_argument("--rules", type=Path, metavar="DIR", help="also play these alert rules, with promtool")
     replay.add_argument(
         "--limit",
