@@ -25,31 +25,12 @@ from busy_node import BusyNode
 from exporters import peers, stallwatch
 from measuring import Cost, Watched, scraped
 
-ROWS = {
-    "cpu_seconds": "CPU s per 60 s",
-    "memory_mib": "memory, peak, MiB",
-    "p50_ms": "scrape p50, ms",
-    "p99_ms": "scrape p99, ms",
-    "bytes": "bytes per scrape",
-    "series": "series",
-}
+from tables import ROWS, STALLWATCH, TOGETHER, Played, table
+
 MERGED = {
     "p50_ms": max,
     "p99_ms": max,
 }  # of peers together: all else adds up, and the slowest scrape is the last one in
-STALLWATCH, TOGETHER = "stallwatch", "the four"
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A node that is compared on."""
-
-    others: int
-    threads: int
-
-    def __str__(self) -> str:
-        """Tell which one."""
-        return f"{self.others:,} other processes, {self.threads} thread{'s' * (self.threads > 1)} per rank"
 
 
 NODES = (Played(500, 1), Played(3000, 1), Played(10_000, 1), Played(500, 64))
@@ -64,7 +45,7 @@ class Length:
     runs: int
 
 
-FULL, QUICK = Length(20.0, 60.0, 3), Length(8.0, 20.0, 1)
+FULL, QUICK = Length(130.0, 60.0, 3), Length(8.0, 20.0, 1)
 
 Run = Mapping[str, Cost]
 
@@ -106,26 +87,6 @@ def summary(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
-
-
-def table(title: str, found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """Return what was found of one node as lines of Markdown."""
-    names = list(found)
-    head = ["", *names, "ratio"]
-    lines = [f"**{title}**", "", "| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    for row, words in ROWS.items():
-        ratio = found[STALLWATCH][row]["median"] / found[TOGETHER][row]["median"]
-        cells = [_cell(found[name][row]) for name in names]
-        lines.append(f"| {words} | " + " | ".join(cells) + f" | {ratio:.2f} |")
-    return "\n".join(lines)
-
-
-def _cell(spread: Mapping[str, float]) -> str:
-    digits = (
-        0 if spread["median"] >= 1000 or float(spread["median"]).is_integer() else 1 if spread["median"] >= 10 else 2
-    )
-    middle, least, most = (f"{spread[name]:,.{digits}f}" for name in ("median", "least", "most"))
-    return middle if least == most else f"{middle} ({least} to {most})"
 
 
 def ahead(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> bool:

@@ -25,6 +25,7 @@ from stallwatch.simulation.pager import free_port
 
 LINES_PER_MB = 7300
 FEW = {"others": 50}
+NOISE = 0.5  # CPU seconds in a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,14 @@ def start_servers(folder: Path, count: int, stack: ExitStack) -> None:
 
 
 def steepens(points: Sequence[Point]) -> bool:
-    """Say whether the last step costs clearly more for each one than all of them together did."""
+    """Say whether the last step costs clearly more for each one than those before it did."""
     first, before, last = points[0], points[-2], points[-1]
-    overall = (last.cpu_seconds - first.cpu_seconds) / (last.count - first.count)
-    lately = (last.cpu_seconds - before.cpu_seconds) / (last.count - before.count)
-    return lately > 2 * overall and last.cpu_seconds - before.cpu_seconds > 0.3
+    each = max(0.0, before.cpu_seconds - first.cpu_seconds) / (before.count - first.count)
+    return last.cpu_seconds - before.cpu_seconds > 2 * each * (last.count - before.count) + NOISE
 
 
 async def grown(warm: float, seconds: float, values: slice) -> dict[str, list[Point]]:
-    """Measure all."""
+    """Measure all of it."""
     found: dict[str, list[Point]] = {}
     for kind in KINDS:
         for count in kind.values[values]:
