@@ -9,7 +9,7 @@ REAL_SGLANG ?= .cache/real-sglang
 PARALLEL ?= --dist loadfile --tx '3*popen//python=tests/private_python.sh'
 SGLANG_MODEL := $(REAL_SGLANG)/model/model.safetensors
 
-.PHONY: demo run test test-real test-all lint dashboards dashboard-pictures picture reference clean
+.PHONY: demo run test test-real test-all lint bench dashboards dashboard-pictures picture reference clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stallwatch demo $(SCENARIO) --port $(DEMO_PORT)
@@ -36,6 +36,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# What it costs beside the exporters that it replaces, written into docs/performance.md; a look in three minutes: QUICK=1.
+bench: $(VENV)/.dev
+	benchmarks/install_peers.sh
+	PYTHONPATH=tests benchmarks/all.sh $(if $(QUICK),--quick)
 
 dashboards: $(VENV)/.dev
 	$(BIN)/python grafana/build.py

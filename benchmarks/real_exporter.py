@@ -43,6 +43,7 @@ class RealExporter:
         """Start it, and return once it answers."""
         names = {f"STALLWATCH_{key}": value for key, value in SETTINGS.items()}
         environ = {**os.environ, **names, "STALLWATCH_STATE__FILE": str(self._folder / "memory.json")}
+        environ["STALLWATCH_EVIDENCE__DIRECTORY"] = str(self._folder / "evidence")
         command = [sys.executable, "-m", "stallwatch", "serve", f"--web.listen-address=127.0.0.1:{self.port}"]
         self._process = await asyncio.create_subprocess_exec(*command, stderr=self._log, env=environ)
         while not await self.scrape():  # noqa: ASYNC110 another process brings no event

@@ -23,16 +23,7 @@ PICTURES = {
     "page_phone.png": (390, 844, "dark"),
 }
 SCHEMES = {"dark": 0, "light": 1}
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-)
+FLAGS = (Path(__file__).parents[1] / "grafana/preview/chromium_flags.txt").read_text().split()
 
 
 async def main(folder: Path) -> None:

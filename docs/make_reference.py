@@ -17,18 +17,19 @@ sys.path.append(str(Path(__file__).parent))  # for whoever loads this file from 
 
 from alert_index import ALERT_COLUMNS, alert_rows
 
+from stallwatch.assembly import NEED_A_RESTART
 from stallwatch.config import Config
 from stallwatch.expense import own_expense
 from stallwatch.exposition import Exposition
 from stallwatch.judging.starting import BUDGETS
-from stallwatch.monitor import COLLECTORS, Monitor, start_workers
+from stallwatch.monitor import Monitor
 from stallwatch.past import COLD, HOT, LOW_POWER
 from stallwatch.placement import LOADED_BYTES, LOADED_RATIO
 from stallwatch.replay import play
 from stallwatch.sections import Limits, Section, ServerConfig
-from stallwatch.serve import NEED_A_RESTART
 from stallwatch.settings.flags import FLAGS
 from stallwatch.settings.meanings import meaning_of, meanings_of
+from stallwatch.signals import COLLECTORS, start_workers
 from stallwatch.simulation.scenario import load_scenario, scenario_file
 from stallwatch.snapshot import Family
 from stallwatch.tracks.gpus import MEMORY_RISE, SPLIT_BELOW
@@ -36,6 +37,7 @@ from stallwatch.tracks.limits import SIGNALS
 from stallwatch.tracks.track import COMPILER_CORES, FAULTS_PER_SECOND, FILE_RISE, IO_PER_SECOND
 from stallwatch.values import format_duration
 from stallwatch.verdict import SIGNATURES
+from stallwatch.view import Kept
 from stallwatch.wording import ASLEEP_CORES, SPINNING_CORES
 
 PAGES = Path(__file__).parent
@@ -161,7 +163,7 @@ def _coded(text: str) -> str:
 def families() -> Mapping[str, list[Family]]:
     """Return every family that can be published, by group; what a family is does not depend on what was read."""
     config = Config()
-    view = replace(Monitor(config, start_workers(config)).view, expense=own_expense())
+    view = replace(Monitor(config, start_workers(config)).view, expense=own_expense(), kept=Kept())
     names = {collector.name for collector in COLLECTORS} | {"server"}
     found: dict[str, list[Family]] = {}
     for name, _, group in Exposition(view).groups():

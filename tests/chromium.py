@@ -11,15 +11,8 @@ from pathlib import Path
 import aiohttp
 
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
+    *(Path(__file__).parents[1] / "grafana/preview/chromium_flags.txt").read_text().split(),
     "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
     "--remote-debugging-port=0",
 )
 COMPLAINTS = {"Runtime.exceptionThrown", "Log.entryAdded"}

@@ -14,9 +14,9 @@ class Node:
         self.folder, self.tree, self.now, self.notes = folder, ProcTree(folder), 10_000.0, []
         self.restart()
 
-    def restart(self):
+    def restart(self, below=None):
         """Begin with an empty memory, as a new worker does."""
-        self.discovery = Discovery(Procfs(str(self.tree.root), self.notes.append), lambda: self.now)
+        self.discovery = Discovery(Procfs(str(self.tree.root), self.notes.append), lambda: self.now, below)
 
     def look(self, targets=(), skip=()):
         """Look after five seconds; return servers by name."""

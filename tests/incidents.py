@@ -64,4 +64,18 @@ def written(directory, at, size=10, server="sglang:30000"):
     return store.write(directory, store.name_of(server, at), files(at, size, server))
 
 
-__all__ = ["NAME", "NOW", "a_past", "a_server", "a_view", "at", "bundle", "files", "hung", "kept", "named", "written"]
+__all__ = [
+    "NAME",
+    "NOW",
+    "WHOLE",
+    "a_past",
+    "a_server",
+    "a_view",
+    "at",
+    "bundle",
+    "files",
+    "hung",
+    "kept",
+    "named",
+    "written",
+]

@@ -57,6 +57,7 @@ async def play(part, folder, library, address):
     players, state = live_servers(part, folder), folder / "gpus"
     show(state, part.node, [], 0.0)
     names = {f"STALLWATCH_{key}": value for key, value in SETTINGS.items()}
+    names["STALLWATCH_EVIDENCE__DIRECTORY"] = str(folder / "evidence")
     serve = [sys.executable, "-m", "stallwatch", "serve", f"--web.listen-address={address}:19847"]
     with (folder / "exporter.log").open("w") as log:
         exporter = await asyncio.create_subprocess_exec(

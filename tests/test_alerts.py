@@ -21,6 +21,8 @@ METRICS = {
     "stallwatch_collector_failures_total",
     "stallwatch_collector_success",
     "stallwatch_config_last_reload_successful",
+    "stallwatch_evidence_info",
+    "stallwatch_evidence_last_timestamp_seconds",
     "stallwatch_gpu_lost",
     "stallwatch_gpu_recovery_action",
     "stallwatch_gpu_utilization_ratio",

@@ -9,7 +9,7 @@ import trustme
 
 import health_servers as servers
 from doors import opened, policy, tls
-from stallwatch.asking import RefusedError, asked
+from stallwatch.asking import LOCKED, RefusedError, asked
 from stallwatch.cli import main
 from stallwatch.config import ConfigError
 
@@ -90,5 +90,5 @@ async def test_a_refusal_is_told(capsys):
     async with servers.serving(servers.status("401 Unauthorized")) as port:
         url = f"http://127.0.0.1:{port}"
         assert await asyncio.to_thread(main, ["check", "--url", url]) == 3
-    told = f"stallwatch: the exporter at {url} does not tell us: HTTP 401 (--look looks itself)\n"
+    told = f"stallwatch: the exporter at {url} does not tell us: HTTP 401, {LOCKED} (--look looks itself)\n"
     assert capsys.readouterr() == ("", told)

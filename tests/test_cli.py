@@ -50,7 +50,7 @@ def test_help_lists_each_command_in_one_line(capsys):
     out = capsys.readouterr().out
     assert end.value.code == 0
     assert "silently hung" in out
-    for command in ("serve", "check", "replay", "demo", "bundle"):
+    for command in ("serve", "check", "replay", "evidence", "gpu", "demo", "bundle"):
         assert [line for line in out.splitlines() if line.split()[:1] == [command] and len(line.split()) > 3], out
 
 
@@ -75,11 +75,20 @@ def test_help_of_serve_groups_the_settings_with_their_defaults(capsys):
         (("serve", "--log.format=xml"), "--log.format"),
         (("demo", "--port=x"), "--port"),
         (("replay", "spin_deadlock", "--limit", "stale=3m"), "--limit: stale"),
+        (("replay",), "replay: name a scenario, a recording or a bundle; --list"),
+        (("replay", "/"), "/: is no bundle"),
+        (("replay", "/dev/null/recording.jsonl.gz"), "/dev/null/recording.jsonl.gz: cannot be read"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(capsys, arguments, named):
     """A wrong flag, value or command is named in one line, and nothing is started."""
     assert named in refused(capsys, *arguments)
+
+
+def test_shipped_scenarios_are_listed(capsys):
+    """One line each, and nothing is played."""
+    assert main(["replay", "--list"]) == 0
+    assert "\nrecovery " in capsys.readouterr().out
 
 
 def test_a_wrong_file_is_answered_in_one_line(capsys, tmp_path):
@@ -112,6 +121,22 @@ def test_the_configuration_can_be_checked(capsys, tmp_path):
     assert capsys.readouterr().out == "the configuration is good\n"
     file.write_text("interval: [\n")
     assert str(file) in refused(capsys, "serve", "--config.check", f"--config.file={file}")
+
+
+def test_a_webhook_that_cannot_be_used_is_said_when_checked(capsys, tmp_path):
+    """The exporter would serve all the same, so the configuration is good; what the file holds is not shown."""
+    file, url = tmp_path / "stallwatch.yml", tmp_path / "url"
+    file.write_text("notify: {webhook_url_file: url}\n")
+    for content, wrong in ((None, "no such file or directory"), ("canary", "its line is no http:// or https:// URL")):
+        if content:
+            url.write_text(content)
+        assert main(["serve", "--config.check", f"--config.file={file}"]) == 0
+        said = capsys.readouterr()
+        assert said.out == "the configuration is good\n"
+        assert said.err == f"stallwatch: nobody can be notified: {url}: {wrong}\n"
+    url.write_text("https://example.org/canary\n")
+    assert main(["serve", "--config.check", f"--config.file={file}"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_checking_loads_no_server():

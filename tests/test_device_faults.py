@@ -6,7 +6,7 @@ from exporter_process import Scrape
 from readings import BOOT, NAME, a_log, a_server, a_snapshot, gpus, health
 from stallwatch.collectors.kernel import KernelReading, Xid
 from stallwatch.exposition import Exposition
-from stallwatch.recording import line_of, read_recording
+from stallwatch.recording import line_of, recorded
 from stallwatch.replay import play_recording
 from stallwatch.snapshot import Failure
 from stallwatch.view import View
@@ -24,7 +24,7 @@ def a_look(now, *xids, born=0.0, gpu=True):
 def judged(path, *looks):
     """Record the looks, play the recording, and return what was said of the last and the look itself."""
     path.write_bytes(b"".join(map(line_of, looks)))
-    *_, last = play_recording(read_recording(path))
+    *_, last = play_recording(recorded(path))
     return last.verdicts[NAME], last
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import msgspec
 import pytest
 
-from discovery_node import Node
+from discovery_node import MODULE, Node
 from procfs_tree import OUR_NETWORK
 from stallwatch.discovery import DiscoveryReading, reader, target
 from stallwatch.snapshot import Launch
@@ -42,6 +42,22 @@ def test_a_server_is_found_with_all_its_processes(node):
     assert (server.processes[0].started, server.processes[0].start_ticks) == (1000.0, 100_000)
     assert (server.expected_schedulers, server.container_id) == (2, CONTAINERS[0])
     assert "sk-secret" not in repr(server)
+
+
+def test_a_player_sees_only_what_it_has_started(node):
+    """Servers that descend from it, however far, and those whose launcher has gone since; no other of the machine."""
+    node.restart(below=50)
+    node.tree.add(50, "python3", "-m", "stallwatch", "demo")
+    node.tree.add(51, "sh", ppid=50)
+    node.server(100)
+    node.tree.add(100, *MODULE, "--port", "40000", ppid=51, session=100, pgrp=100)
+    node.server(200, "--port", "41000")
+    assert list(node.look()) == ["sglang:40000"]
+    node.tree.remove(100)
+    for pid in (101, 102):
+        node.tree.titled(pid, f"sglang::scheduler_TP{pid - 101}", ppid=1, session=100, pgrp=100)
+    [server] = node.look().values()
+    assert {process.pid for process in server.processes} == {101, 102}
 
 
 def test_a_reading_crosses_as_json(node):

@@ -9,12 +9,13 @@ import pytest
 import yaml
 
 from documents import FENCE, PACKAGE, PAGES, REFERENCE, ROOT, blocks, families, name_of, rules_of, sessions
-from stallwatch.cli import _parser
+from stallwatch.commandline import parser
 from stallwatch.config import Config
 from stallwatch.exposition import Exposition
-from stallwatch.monitor import Monitor, start_workers
+from stallwatch.monitor import Monitor
 from stallwatch.sections import Limits
 from stallwatch.settings.sources import load
+from stallwatch.signals import start_workers
 from stallwatch.simulation.replay import replay
 from stallwatch.values import parse_duration
 from stallwatch.verdict import RULES, SIGNATURES, VERDICTS
@@ -120,7 +121,7 @@ def test_what_replay_prints_is_what_stands_there(page):
     for line, printed in sessions(page):
         words = shlex.split(line, comments=True)
         if words[:2] == ["stallwatch", "replay"] and printed:
-            options = vars(_parser().parse_args(words[1:]))
+            options = vars(parser().parse_args(words[1:]))
             out, err = io.StringIO(), io.StringIO()
             with redirect_stderr(err):
                 replay(**{key: value for key, value in options.items() if key not in {"command", "list"}}, out=out)

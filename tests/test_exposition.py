@@ -10,9 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
 from stallwatch.collectors.engine import EngineRank, EngineReading
-from stallwatch.exposition import FORMATS, MOST_SERIES, Exposition, bounded, chosen, metric
+from stallwatch.exposition import FORMATS, MOST_SERIES, Exposition, bounded, chosen
 from stallwatch.history import History
 from stallwatch.lanes import LaneState
+from stallwatch.notify.tally import Tally
 from stallwatch.sections import Limits
 from stallwatch.snapshot import Failure, Family
 from stallwatch.verdict import judge
@@ -73,7 +74,7 @@ def test_an_accept_header_of_any_words_is_answered(kind, version):
 
 def test_nobody_can_have_pages_kept_for_formats_that_are_made_up():
     """A page is kept and rendered anew for each format that is asked for, and of those there are few."""
-    told = {chosen(f"application/openmetrics-text; version=1.{n}.0")[1] for n in range(100)}
+    told = {chosen(f"application/openmetrics-text; version=1.{n}.0") for n in range(100)}
     assert (len(told), len(FORMATS)) == (1, 9)
 
 
@@ -174,12 +175,6 @@ def test_hostile_names_do_not_break_the_page():
     )
 
 
-def test_a_sample_that_is_there_twice_is_stated_once():
-    """A duplicate never fails a scrape."""
-    family = Family("stallwatch_x", "X.", "gauge", ("a",), ((("1",), 1.0), (("1",), 2.0)))
-    assert [sample.value for sample in metric(family).samples] == [1.0]
-
-
 def test_one_collector_states_only_so_many_series():
     """The rest is left out, whole families later on too, and counted."""
     samples = tuple(((str(number),), 1.0) for number in range(6))
@@ -220,6 +215,18 @@ def test_the_last_reload_is_told(reloaded):
     """A configuration that could not be read shows."""
     page = Exposition(a_view(), reloaded=lambda: reloaded).page("text/plain").plain.decode()
     assert f"stallwatch_config_last_reload_successful {float(reloaded)}" in page
+
+
+def test_what_came_of_notifications_is_told_where_any_are_to_be_sent():
+    """Each result from 0 on, and when the last one was taken on the clock of the snapshot; else nothing at all."""
+    assert "stallwatch_notification" not in Exposition(a_view()).page("text/plain").plain.decode()
+    tally = Tally().with_one("failed", 90.0).with_one("delivered", 95.0).with_one("failed", 99.0)
+    page = Exposition(a_view(100.0), tally=lambda: tally).page("text/plain").plain.decode()
+    scrape = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in page.splitlines() if line[0] != "#"}
+    counts = {result: scrape[f'stallwatch_notifications_total{{result="{result}"}}'] for result in tally.counts}
+    assert counts == {"delivered": 1.0, "failed": 2.0, "given_up": 0.0}
+    last = scrape["stallwatch_notification_last_success_timestamp_seconds"]
+    assert scrape["stallwatch_snapshot_timestamp_seconds"] - last == 5.0
 
 
 def test_failures_of_one_server_are_no_failed_collector():

@@ -86,7 +86,7 @@ async def test_a_log_that_is_no_file(node, tmp_path, kind, reason):
         assert reason in reasons(seen[-1], "log")
         _, _, page = (await node.exporter.get("/")).partition('data-server="mine"')
         assert f"<li><b>log</b>: {reason.replace('_', ' ')} (" in page
-        assert "Not read in the last 30 minutes." in page.partition(">Log age</title>")[2].partition("</desc>")[0]
+        assert "Not read in the last 5 minutes." in page.partition(">Log age</title>")[2].partition("</desc>")[0]
         assert "Not read in" not in page.partition(">GPU busy</title>")[2].partition("</desc>")[0]
 
 

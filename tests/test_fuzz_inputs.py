@@ -1,6 +1,7 @@
 """Whatever a log, a page, a reply or a file says is read or left out: it never ends a reader, nor fills memory."""
 
 import asyncio
+import json
 import math
 import os
 import re
@@ -15,14 +16,19 @@ from hypothesis import strategies as st
 
 from health_servers import answering, serving
 from hostile_parts import ANYTHING, LOGS, PAGES, QUICK, REPLIES, SLOW
+from readings import a_log, a_snapshot, gpus, processes
 from stallwatch.collectors import log
 from stallwatch.collectors.engine import EngineCollector
 from stallwatch.collectors.health import RESULTS, HealthCollector
 from stallwatch.config import ConfigError, EngineSettings, ProbeSettings
 from stallwatch.engines.metrics import MOST_RANKS, NAMES, ranks_of
+from stallwatch.flight import FlightRecorder
 from stallwatch.loads import MAGIC, VERSION, read_loads
 from stallwatch.logs import life
 from stallwatch.logs.markers import ERROR_KINDS, KINDS
+from stallwatch.node.inside import held_itself
+from stallwatch.recording import Lines, recorded
+from stallwatch.replay import play_recording
 from stallwatch.settings.sources import load
 from stallwatch.snapshot import Launch, Server
 from stallwatch.watcher import Watcher
@@ -109,8 +115,8 @@ def test_a_load_file_of_any_bytes_is_read_or_refused(slots, size, rest, known):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "loads"
         path.write_bytes(struct.pack("<4sHHI", MAGIC if known else rest[:4], VERSION, slots, size) + rest)
-        with suppress(ValueError):
-            assert all(load.running >= 0 and load.queued >= 0 for load in read_loads(str(path), os.getuid()))
+        with suppress(ValueError), held_itself(str(path)) as held:
+            assert all(load.running >= 0 and load.queued >= 0 for load in read_loads(held, os.getuid()))
 
 
 KEYS = st.sampled_from(("web", "interval", "health", "servers", "limits", "log", "path", "state", "gpu", "x\n"))
@@ -131,6 +137,57 @@ def test_a_configuration_of_any_content_is_read_or_refused_in_one_line(content):
         except ConfigError as error:
             refused = str(error)
         assert refused.isprintable()
+
+
+MOMENT = {"unix": 1.0, "monotonic": 1.0, "boottime": 1.0}
+PARTS = st.sampled_from(
+    ("servers", "failures", "gpu", "process", "log", "health", "memory", "0", "gpus", "logs", "=", "at")
+)
+CHANGES = st.recursive(ANYTHING, lambda inner: st.dictionaries(PARTS, inner, max_size=3), max_leaves=6)
+
+
+def read_or_refused(path):
+    """Read a recording; what is wrong with it is said in one line that names the file."""
+    refused, looks = str(path), []
+    try:
+        looks = list(play_recording(recorded(path)))
+    except ConfigError as error:
+        refused = str(error)
+    assert refused.startswith(str(path))
+    assert refused.isprintable()
+    return looks
+
+
+@QUICK
+@given(st.lists(st.one_of(CHANGES, st.binary(max_size=30)), max_size=3), ANYTHING)
+def test_a_recording_of_any_changes_is_read_or_refused(told, memory):
+    """After a line that is whole, or without any."""
+    whole = Lines().line(
+        a_snapshot(1.0, gpus(1.0), a_log(1.0)),
+        json.loads(json.dumps(memory, default=str)) if isinstance(memory, dict) else None,
+    )
+    lines = [one if isinstance(one, bytes) else json.dumps({"moment": MOMENT, "changed": one}).encode() for one in told]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "r.jsonl"
+        for begin in (whole, b""):
+            path.write_bytes(begin + b"".join(line + b"\n" for line in lines))
+            read_or_refused(path)
+
+
+@QUICK
+@given(st.integers(0, 10_000), st.binary(max_size=8), st.integers(0, 10_000))
+def test_a_packed_recording_with_anything_in_it_is_read_or_refused(at, noise, end):
+    """Bytes that have changed, are missing or come after."""
+    recorder = FlightRecorder()
+    for now in range(20):
+        recorder.take(a_snapshot(float(now), gpus(float(now)), processes(float(now))))
+    content = bytearray(recorder.dump())
+    content[at % len(content) : at % len(content) + len(noise)] = noise
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "recording.jsonl.gz"
+        path.write_bytes(content[: end % len(content)] if end % 2 else content)
+        assert len(read_or_refused(path)) <= 20
+        read_or_refused(Path(folder))
 
 
 @QUICK

@@ -25,7 +25,7 @@ from stallwatch.exposition import Exposition
 from stallwatch.journal import Changes, setup
 from stallwatch.lanes import LaneState
 from stallwatch.logs.life import RankPhase
-from stallwatch.recording import line_of, read_recording
+from stallwatch.recording import Lines, line_of, recorded
 from stallwatch.replay import play_recording
 from stallwatch.report import report
 from stallwatch.snapshot import Failure
@@ -74,7 +74,8 @@ def a_rich_snapshot(now):
     )
 
 
-LINES = [json.loads(line_of(a_rich_snapshot(100.0 + 60 * step))) for step in range(3)]
+COURSE = [a_rich_snapshot(100.0 + 60 * step) for step in range(3)]
+LINES = [json.loads(line_of(snapshot)) for snapshot in COURSE]
 
 
 def leaves(node, path=()):
@@ -104,7 +105,7 @@ def played(recording):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "recording"
         path.write_bytes(recording)
-        looks = list(play_recording(read_recording(path)))
+        looks = list(play_recording(recorded(path)))
     lanes = tuple(LaneState(name, "", True, 0.1, 1.0, (("error", 1),), 3) for name in ("gpu", "log"))
     return [View(look.snapshot, look.pasts, lanes, (), look.verdicts, look.not_ready_seconds) for look in looks]
 
@@ -193,8 +194,9 @@ def test_no_value_breaks_a_rendering(changes):
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_damaged_recording_is_refused_in_one_line(data):
-    """Bytes may be anything, and lines cut anywhere."""
-    whole = altered([])
+    """Bytes may be anything, and lines cut anywhere, whole ones and those that say what has changed."""
+    lines = Lines()
+    whole = data.draw(st.sampled_from((altered([]), b"".join(map(lines.line, COURSE)))))
     at = data.draw(st.integers(0, len(whole)))
     with suppress(ConfigError):
         played(whole[:at] + data.draw(st.binary(max_size=20)) + whole[at + data.draw(st.integers(0, 20)) :])

@@ -268,6 +268,26 @@ def test_what_rose_while_the_exporter_was_away_has_moved():
         assert after.look(a_snapshot(250.0, processes(250.0, faults=faults)))[NAME].moved["faults"] == 250.0
 
 
+@pytest.mark.parametrize(("away", "goes_on"), [(0.0, True), (40.0, True), (90.0, False)])
+def test_what_was_so_without_a_break_goes_on_over_a_short_restart(away, goes_on):
+    """A stopped rank, cold GPUs and failing probes are as old as they are; after a minute nobody knows."""
+
+    def seen(now):
+        stopped = replace(processes(now), processes=(a_sample(state="T"),))
+        return a_snapshot(now, gpus(now), stopped, a_log(now), health(now, "timeout"), servers=(a_server(ranks=1),))
+
+    before, after = history(), history()
+    for now in range(0, 101, 10):
+        live = before.look(seen(float(now)))[NAME]
+    after.recall(json.loads(json.dumps(before.remember(100.0))), 100.0 + away)
+    past = after.look(seen(100.0 + away))[NAME]
+    if away:
+        live = before.look(seen(100.0 + away))[NAME]
+    known = (past.first_seen, past.gpus.cold_since, past.ranks[0].stopped_since, past.failing)
+    assert known == ((0.0, 0.0, 0.0, ("/health",)) if goes_on else (190.0, 190.0, 190.0, ()))
+    assert not goes_on or replace(past, xids=()) == replace(live, xids=())
+
+
 @pytest.mark.parametrize("garbage", [None, 7, "x", [], {"at": "x"}, {"at": 5.0, "lives": [{}]}, {"at": 1e9}])
 def test_a_memory_that_is_none_changes_nothing(garbage):
     """A file of another version, of another boot or full of anything is as good as none."""

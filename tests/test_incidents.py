@@ -1,8 +1,11 @@
 """The three incidents, played by real processes beside the real exporter, Prometheus and Alertmanager."""
 
 import asyncio
+import gzip
 import json
+import re
 import subprocess
+import sys
 import time
 
 import pytest
@@ -35,7 +38,9 @@ class Node:
         self.name = f"sglang:{self.port}"
         self.gpus = PlayedGpus(directory / "gpus", 8)
         self.server = None
-        self.exporter = ExporterProcess(environment(library, self.gpus.path), **FAST)
+        self.evidence = directory / "evidence"
+        kept = {"EVIDENCE__ENABLED": "true", "EVIDENCE__DIRECTORY": self.evidence, "EVIDENCE__STACKS": "true"}
+        self.exporter = ExporterProcess(environment(library, self.gpus.path), **FAST, **kept)
         self._directory = directory
 
     async def start(self, *flags, environ=None):
@@ -57,6 +62,10 @@ class Node:
             )
         self.gpus.show(utilization=2)
 
+    async def hang(self, odd="sglang::scheduler_TP5", **before):
+        """Have all ranks wait for each other, and one for a lock instead."""
+        await self.server.tell(to={title: {**before, "hang": "lock" if title == odd else "peer"} for title in RANKS})
+
     async def become_ready(self):
         """Go on where the incident stopped: the port opens and health probes are answered."""
         await self.server.log(f"{stamp()}] The server is fired up and ready to roll!")
@@ -70,6 +79,26 @@ class Node:
             return all(scrape.value("signal_success", server=self.name, signal=signal) == 1 for signal in signals)
 
         return await self.exporter.until(seen)
+
+    async def bundle(self):
+        """Wait for the bundle of the incident and return its directory."""
+        seen = await self.exporter.until(lambda scrape: scrape.all("evidence_info", server=self.name))
+        ((labels, _),) = seen.all("evidence_info", server=self.name)
+        return self.evidence / labels["bundle"]
+
+    async def check(self, *words):
+        """Return what the command says of this node."""
+        command = [sys.executable, "-m", "stallwatch", "check", *words]
+        child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=self.exporter._environ)
+        out, _ = await child.communicate()
+        return out.decode()
+
+    async def told(self):
+        """Return what the bundle of the incident tells, as text, and all of its files, unpacked."""
+        bundle = await self.bundle()
+        files = {path.name: path.read_bytes() for path in bundle.iterdir()}
+        files["recording.jsonl.gz"] = gzip.decompress(files["recording.jsonl.gz"])
+        return files["summary.md"].decode(), b"".join(files.values())
 
 
 def stamp():
@@ -110,6 +139,18 @@ async def page_of(pager, server, status="firing", within=40.0):
     return await asyncio.wait_for(found(), within)
 
 
+def names_cause_and_rank(node, summary, kept):
+    """Assert that the text alone tells what class of hang it is and which rank stands elsewhere, and no secret."""
+    title, *lines = summary.splitlines()
+    assert title.startswith(f"# {node.name}: ")
+    assert title.endswith("(cold_deadlock)"), title
+    assert any(line.startswith("- **Class of cause**: Nothing computes and nobody burns CPU") for line in lines)
+    (odd,) = [line for line in lines if line.startswith("- **Odd one out**")]
+    assert re.search(r"by their Python stacks: TP5\b", odd), odd
+    assert re.search(r"TP5 \(sleeps in futex", odd), odd
+    assert b"verysecret" not in kept
+
+
 def shows(scrape, node, title):
     """Return what one process of the node shows."""
     of = {"server": node.name, "process": title}
@@ -133,6 +174,7 @@ async def test_weights_are_loaded_and_nothing_says_more(node, pager):
         assert scrape.holding("health_result", "result", server=node.name) == {"refused"}
         assert scrape.holding("server_phase", "phase", server=node.name) == {"loading_weights"}
         assert scrape.value("server_phase_progress_ratio", server=node.name) == 1
+        await node.hang()
         page = await page_of(pager, node.name)
         assert page["labels"] | {"instance": "", "job": ""} == {
             "alertname": "InferenceServerStalled",
@@ -155,6 +197,8 @@ async def test_weights_are_loaded_and_nothing_says_more(node, pager):
         (reason,) = [entry["reason"] for entry in said if entry["server"] == node.name]
         assert "76 GiB on each of 8 GPUs" in reason
         assert f"port {node.port} refuses connections" in reason
+        assert "TP5 sleeps in futex" in reason
+        names_cause_and_rank(node, *await node.told())
         await node.become_ready()
         await page_of(pager, node.name, "resolved")
         scrape = await node.exporter.until(lambda seen: seen.value("health_success", server=node.name) == 1)
@@ -172,7 +216,7 @@ async def test_all_ranks_are_asleep(node, pager, tmp_path):
         await node.start()
         await node.load()
         node.gpus.show(utilization=0, power_watts=62)
-        await node.server.tell(to={title: {"share": {"path": str(shared), "times": 40}, "cpu": 0} for title in RANKS})
+        await node.hang(share={"path": str(shared), "times": 40}, cpu=0)
         await node.everything_seen()
 
         def asleep(scrape):
@@ -189,6 +233,10 @@ async def test_all_ranks_are_asleep(node, pager, tmp_path):
         assert (await page_of(pager, node.name))["labels"]["alertname"] == "InferenceServerStalled"
         scrape = await node.exporter.scrape()
         assert scrape.holding("server_signature", "signature", server=node.name) == {"cold_deadlock"}
+        names_cause_and_rank(node, *await node.told())
+        said = await node.check("--look", "--for", "4s")
+        assert "TP5: sleeps in futex" in said, said
+        assert "looks like cold_deadlock" in said
 
 
 async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
@@ -208,7 +256,7 @@ async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
         lines = node.server.log_path.read_text().count("\n")
         await node.server.log(*(f"{stamp()} TP{n % 8}] some line" for n in range(247 - lines)))
         node.gpus.show(utilization=0)
-        await node.server.tell(to={title: {"burnt": 0.3, "threads": 204, "fds": 204, "cpu": 0} for title in RANKS})
+        await node.hang(burnt=0.3, threads=204, fds=204, cpu=0)
 
         def hangs(scrape):
             one = shows(scrape, node, "scheduler_TP0")
@@ -219,6 +267,7 @@ async def test_cpu_time_that_was_burnt_is_no_movement(node, pager):
         assert sum(value for _, value in scrape.all("log_lines_total", server=node.name)) == 247
         page = await page_of(pager, node.name)
         assert page["labels"]["alertname"] == "InferenceServerStalled"
+        names_cause_and_rank(node, *await node.told())
         assert "verysecret" not in str(page) + scrape.text + node.exporter.log
 
 

@@ -97,6 +97,7 @@ def test_an_exception_stays_on_its_line():
         ("['--admin-api-key', 'x', '--port']", f"['--admin-api-key', {HIDDEN}, '--port']"),
         ("Authorization: Bearer x", f"Authorization: {HIDDEN}"),
         ("{'authorization': 'Basic x'}", f"{{'authorization': {HIDDEN}}}"),
+        ("#token: 5x", f"#token: {HIDDEN}"),
         ("HF_TOKEN=x A=1", f"HF_TOKEN={HIDDEN} A=1"),
         ("AWS_SECRET=x", f"AWS_SECRET={HIDDEN}"),
         ('DB_PASSWORD="x y" z', f"DB_PASSWORD={HIDDEN} z"),
@@ -111,7 +112,15 @@ def test_what_looks_like_a_secret_is_hidden(text, left):
 
 
 @pytest.mark.parametrize(
-    "text", ["--tokenizer-path /m", "max_total_num_tokens=5", "port 30000 refuses", "a: b = c", ""]
+    "text",
+    [
+        "--tokenizer-path /m",
+        "max_total_num_tokens=5",
+        "port 30000 refuses",
+        "a: b = c",
+        "",
+        "#token: 5, token usage: 1",
+    ],
 )
 def test_what_is_no_secret_stays(text):
     """Words that only begin like a secret are no secret."""
@@ -207,13 +216,28 @@ def test_each_key_is_followed_for_itself(journal):
 
 def test_a_signal_whose_reason_changes_is_not_back(caplog):
     """Only when no reason is left has it come back."""
-    changes = Changes(logging.getLogger("stallwatch.t"))
+    clock = Clock()
+    changes = Changes(logging.getLogger("stallwatch.t"), clock=clock)
     with caplog.at_level("INFO", logger="stallwatch.t"):
         changes.see({("engine", "a", "refused"): ""})
+        clock.now += 10
         changes.see({("engine", "a", "not_enabled"): ""})
         assert "back" not in caplog.text
+        clock.now += 10
         changes.see({})
-    assert caplog.text.count("signal back") == 1
+    said = ["signal missing", "signal missing for another reason", "signal back"]
+    assert [record.getMessage() for record in caplog.records] == said
+    assert caplog.records[-1].seconds == 20.0
+
+
+def test_what_is_of_no_concern_any_more_is_not_back(journal):
+    """A server that has gone has no signal that could come back."""
+    changes = Changes(logging.getLogger("stallwatch.t"))
+    changes.see({("log", "a", "pipe"): "", ("log", "b", "pipe"): ""})
+    journal()
+    changes.forget(lambda key: key[1] == "a")
+    changes.see({})
+    assert [(line["msg"], line["server"]) for line in journal()] == [("signal back", "b")]
 
 
 def test_a_fault_of_the_event_loop_is_one_line_a_minute(caplog):

@@ -4,7 +4,9 @@ import asyncio
 import re
 from dataclasses import dataclass
 
-from stallwatch.lanes import CollectorError, Lane, Lanes, Plan
+import pytest
+
+from stallwatch.lanes import CollectorError, Lane, Lanes, Plan, rest_after
 from stallwatch.snapshot import Failure, Reading
 from stallwatch.workers import WorkerError
 
@@ -62,6 +64,43 @@ async def test_the_next_round_is_due_after_the_interval():
     assert one.start(101.0) is None
     await round_of(one, 105.0)
     assert one.start(106.0) is None
+
+
+async def test_who_answers_slowly_is_asked_less_often():
+    """After such a reading the next round waits, and the reading counts until then; a failure earns no rest."""
+    answers = iter([(Look(100.0), ()), (Look(130.0), (Failure("log", "refused"),)), (Look(131.0), ())])
+    one = Lane("log", lambda: gives(next(answers)))
+    one.pace(1.0, 5.0, lambda _reading, _took: 30.0)
+    await round_of(one, 100.0)
+    assert one.start(129.0) is None
+    assert one.outcome(135.0)[0] == Look(100.0)
+    assert one.outcome(135.5)[1][0].reason == "stale"
+    await round_of(one, 130.0)
+    await round_of(one, 131.0)
+
+
+async def test_the_rest_goes_by_how_long_the_round_took():
+    """What is handed on is the time of the round itself, not until it was looked at."""
+    told = []
+    one = Lane("log", lambda: gives((Look(0.0), ())))
+    one.pace(1.0, 5.0, lambda reading, took: told.append((reading, took)) or 0.0)
+    await round_of(one, 0.0)
+    ((reading, took),) = told
+    assert reading == Look(0.0)
+    assert 0 < took < 1
+
+
+@pytest.mark.parametrize(
+    ("took", "rest"), [(0.2, 0.0), (1.0, 0.0), (1.5, 15.0), (2.9, 29.0), (4.0, 30.0), (500.0, 30.0)]
+)
+def test_a_rest_is_ten_times_as_long_as_the_answer_took(took, rest):
+    """Up to a bound, so that a server is still judged in time; an answer of a second is a usual one."""
+    assert rest_after(took, 30.0) == pytest.approx(rest)
+
+
+def test_no_rest_is_longer_than_a_minute():
+    """However patient the limits are."""
+    assert rest_after(30.0, 3600.0) == 60.0
 
 
 async def test_a_first_round_that_takes_long_says_so():

@@ -162,11 +162,14 @@ async def test_without_the_pid_namespace_of_the_host_no_server_is_seen(server):
 
 
 @as_root
-async def test_without_the_network_of_the_host_nothing_is_probed(server):
-    """In a container without `hostNetwork`; processes and logs are read all the same."""
-    status = await looked("unshare", "--net", flags=(f"--server={server.name}",))
+async def test_without_the_network_of_the_host_it_takes_a_right_to_probe(server):
+    """In a container without `hostNetwork` it takes CAP_SYS_ADMIN; processes and logs are read all the same."""
+    bound = ("setpriv", "--bounding-set=-sys_admin")
+    status = await looked("unshare", "--net", *bound, flags=(f"--server={server.name}",))
     assert failures(status, server=server.name) == {"other_network_namespace"}
     assert len(status["servers"][0]["ranks"]) == 2
+    status = await looked("unshare", "--net", flags=(f"--server={server.name}",))
+    assert failures(status, server=server.name) == set()
 
 
 @as_root

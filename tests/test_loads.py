@@ -1,17 +1,28 @@
 """Tests of the load snapshots, in the layout in which SGLang writes them."""
 
+import asyncio
 import os
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from contained import as_root, contained
 from engine_pages import SLOT, load, pack
 from procfs_tree import CountingRead, ProcTree
 from stallwatch.loads import MOST_SLOTS, SEARCH_AGAIN_AFTER, Load, LoadFiles, read_loads
+from stallwatch.node.inside import held_itself
 from stallwatch.node.procfs import TICKS_PER_SECOND, Procfs
 from stallwatch.snapshot import Launch, Process, Server
 
 NAME = "sglang_loads_ipc-1.sock_0123abcd.shm"
 UID = os.getuid()
+
+
+def read_at(path, uid, pread=os.pread):
+    """Read what lies there, be it a link."""
+    with held_itself(path) as held:
+        return read_loads(held, uid, pread)
 
 
 def written(folder, data, name=NAME):
@@ -26,12 +37,12 @@ def test_ranks_are_read_from_their_slots(tmp_path):
     slots = [load(rank, 1000.5 + rank, num_running_reqs=rank, num_waiting_reqs=7) for rank in range(3)]
     path = written(tmp_path, pack(*slots, load(3, 2000)))
     expected = [Load(str(rank), 1000.5 + rank, float(rank), 7.0) for rank in range(3)]
-    assert read_loads(path, UID) == (*expected, Load("3", 2000.0, 0.0, 0.0))
+    assert read_at(path, UID) == (*expected, Load("3", 2000.0, 0.0, 0.0))
 
 
 def test_a_small_slot_is_read(tmp_path):
     """The size of a slot is the one that the header names."""
-    assert len(read_loads(written(tmp_path, pack(load(0, 1.0), load(1, 1.0), size=256)), UID)) == 2
+    assert len(read_at(written(tmp_path, pack(load(0, 1.0), load(1, 1.0), size=256)), UID)) == 2
 
 
 @pytest.mark.parametrize(
@@ -55,14 +66,14 @@ def test_a_small_slot_is_read(tmp_path):
 def test_a_slot_that_says_nothing_is_left_out(tmp_path, slot):
     """One that is being written, was never written, is another rank's or is broken does not hide its neighbours."""
     path = written(tmp_path, pack(load(0, 1000.0), slot, load(2, 1000.0)))
-    assert [found.dp_rank for found in read_loads(path, UID)] == ["0", "2"]
+    assert [found.dp_rank for found in read_at(path, UID)] == ["0", "2"]
 
 
 def test_a_length_beyond_the_slot_is_not_followed(tmp_path):
     """A length that would reach into the next slot is broken."""
     data = bytearray(pack(load(0, 1000.0), load(1, 1000.0)))
     data[12:16] = (SLOT - 3).to_bytes(4, "little")
-    assert [found.dp_rank for found in read_loads(written(tmp_path, bytes(data)), UID)] == ["1"]
+    assert [found.dp_rank for found in read_at(written(tmp_path, bytes(data)), UID)] == ["1"]
 
 
 def test_a_slot_that_is_being_written_is_looked_at_again(tmp_path):
@@ -76,7 +87,7 @@ def test_a_slot_that_is_being_written_is_looked_at_again(tmp_path):
             written(tmp_path, pack(load(0, 1000.0)))
         return os.pread(handle, size, offset)
 
-    assert [found.dp_rank for found in read_loads(path, UID, pread)] == ["0"]
+    assert [found.dp_rank for found in read_at(path, UID, pread)] == ["0"]
     assert looks == [0, 12, 12, 16, 12]
 
 
@@ -92,7 +103,7 @@ def test_a_slot_that_changes_while_it_is_read_is_read_again(tmp_path):
             written(tmp_path, pack(load(0, 2000.0, num_running_reqs=5)))
         return data
 
-    (found,) = read_loads(path, UID, pread)
+    (found,) = read_at(path, UID, pread)
     assert (found.timestamp, found.running) == (2000.0, 5.0)
 
 
@@ -111,26 +122,26 @@ def test_a_slot_that_changes_while_it_is_read_is_read_again(tmp_path):
 def test_a_file_of_another_layout_is_refused(tmp_path, data):
     """What has no header of the known layout is not read."""
     with pytest.raises(ValueError, match="header"):
-        read_loads(written(tmp_path, data), UID)
+        read_at(written(tmp_path, data), UID)
 
 
 @pytest.mark.parametrize("end", [12, 14, 20, SLOT + 12, SLOT + 30])
 def test_a_truncated_file_gives_what_is_whole(tmp_path, end):
     """A file that ends early has only the slots that it holds."""
     path = written(tmp_path, pack(load(0, 1000.0), load(1, 1000.0))[:end])
-    assert [found.dp_rank for found in read_loads(path, UID)] == (["0"] if end > SLOT else [])
+    assert [found.dp_rank for found in read_at(path, UID)] == (["0"] if end > SLOT else [])
 
 
 def test_only_a_regular_file_of_the_owner_is_read(tmp_path):
     """A link, a pipe, a folder and a file of another user are refused, without waiting for anybody."""
     path = written(tmp_path, pack(load(0, 1000.0)))
     with pytest.raises(ValueError, match="not a regular file of its scheduler"):
-        read_loads(path, UID + 1)
+        read_at(path, UID + 1)
     os.symlink(path, tmp_path / "link")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe", ""):
         with pytest.raises(ValueError, match="not a regular file"):
-            read_loads(str(tmp_path / name), UID)
+            read_at(str(tmp_path / name), UID)
 
 
 class Node:
@@ -157,7 +168,7 @@ class Node:
 
     def ranks(self, now=0.0, **server):
         """Return the ranks whose loads are found."""
-        return [found.dp_rank for found in self.files.read(self.server(**server), now)]
+        return [found.dp_rank for found in asyncio.run(self.files.read(self.server(**server), now))]
 
 
 @pytest.fixture
@@ -196,10 +207,33 @@ def test_a_file_that_no_scheduler_holds_is_not_used(node):
     assert node.ranks(role="launcher") == []
 
 
-def test_another_mount_namespace_is_left_alone(node):
-    """The same path in a container is another file."""
+@pytest.mark.parametrize("kind", ["tmpfs", "fuse", "overlay", ""])
+def test_in_another_mount_namespace_only_an_open_file_of_a_tmpfs_is_read(node, kind):
+    """The same path in a container is another file, and its file system may block whoever asks it."""
     node.tree._link("71/ns/mnt", "mnt:[2]")
     assert node.ranks() == []
+    with open(node.path) as file:
+        lines = Path(f"/proc/self/fdinfo/{file.fileno()}").read_text().splitlines()
+    mount = next(line.split()[1] for line in lines if line.startswith("mnt_id"))
+    line = f"{mount} 1 0:5 / /dev/shm rw,nosuid shared:7 - {kind} shm rw,size=65536k\n"
+    others = f"1{mount} 1 0:6 / / rw - tmpfs x rw\n"
+    (node.tree.root / "71" / "mountinfo").write_text(others + line if kind else others)
+    node.files.forget([])
+    assert node.ranks() == (["0"] if kind == "tmpfs" else [])
+
+
+@as_root
+async def test_a_real_container_with_shared_memory_of_its_own(tmp_path):
+    """Nothing of it is in ours, and a file of another user is not its own there either."""
+    name = f"/dev/shm/sglang_loads_stallwatch-{os.getpid()}_0123abcd.shm"
+    data = pack(load(0, 1000.0, num_running_reqs=3), size=256).hex()
+    write = f"f = open('{name}', 'wb'); f.write(bytes.fromhex('{data}')); f.flush()"
+    with contained(tmp_path / "a", SHM="1", RANK=write) as inside:
+        assert not os.path.exists(name)
+        server = inside.found()
+        assert await LoadFiles().read(server, 0.0) == (Load("0", 1000.0, 3.0, 0.0),)
+    with contained(tmp_path / "b", SHM="1", RANK=f"{write}; import os; os.fchown(f.fileno(), 65534, 65534)") as inside:
+        assert await LoadFiles().read(inside.found(), 0.0) == ()
 
 
 def test_another_process_with_the_same_pid_ties_nothing(node):
@@ -211,7 +245,7 @@ def test_a_file_of_another_user_is_not_used(node):
     """A scheduler that holds a file that is not its own proves nothing by it."""
     real = os.stat_result((0o100600, 0, 0, 1, UID + 1, 0, 0, 0, 0, 0))
     files = LoadFiles(node.files.procfs, str(node.shm), stat=lambda _path: real)
-    assert files.read(node.server(), 0.0) == ()
+    assert asyncio.run(files.read(node.server(), 0.0)) == ()
     assert node.ranks() == ["0"]
 
 
@@ -222,7 +256,7 @@ def test_a_process_that_must_not_be_seen_ties_nothing(node):
         def fds(self, pid):
             raise PermissionError
 
-    assert LoadFiles(Forbidden(str(node.tree.root)), str(node.shm)).read(node.server(), 0.0) == ()
+    assert asyncio.run(LoadFiles(Forbidden(str(node.tree.root)), str(node.shm)).read(node.server(), 0.0)) == ()
 
 
 def test_a_search_without_success_is_repeated_after_a_while(node):
@@ -235,7 +269,7 @@ def test_a_search_without_success_is_repeated_after_a_while(node):
 
 
 def test_a_search_looks_at_so_many_descriptors_of_all_schedulers_together(node):
-    """The search is made in the event loop, which schedulers with very many files must not hold up."""
+    """Schedulers with very many files do not keep the searches for others waiting for long."""
 
     class Full(Procfs):
         looked = 0
@@ -247,8 +281,35 @@ def test_a_search_looks_at_so_many_descriptors_of_all_schedulers_together(node):
             Full.looked += name.startswith("fd/")
             return super().link(pid, name)
 
-    assert LoadFiles(Full(str(node.tree.root)), str(node.shm)).read(node.server(), 0.0) == ()
+    assert asyncio.run(LoadFiles(Full(str(node.tree.root)), str(node.shm)).read(node.server(), 0.0)) == ()
     assert 0 < Full.looked < 5000
+
+
+async def test_the_searches_of_many_servers_hold_nothing_up(node):
+    """They come one after another and in steps, between which the event loop goes on with what else is due."""
+    looked, most = 0, 0
+
+    class Full(Procfs):
+        def fds(self, pid):
+            return range(100, 1100)
+
+        def link(self, pid, name):
+            nonlocal looked
+            looked += 1
+            return "/dev/null"
+
+    async def count():
+        nonlocal looked, most
+        while True:
+            looked, most = 0, max(most, looked)
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    files = LoadFiles(Full(str(node.tree.root)), str(node.shm))
+    servers = [replace(node.server(), name=f"s{number}") for number in range(64)]
+    assert await asyncio.gather(*(files.read(server, 0.0) for server in servers)) == [()] * 64
+    counting.cancel()
+    assert 0 < most < 1000
 
 
 def test_a_new_life_or_a_forgotten_name_is_searched_at_once(node):
@@ -281,7 +342,7 @@ def test_a_real_process_and_a_real_folder():
         try:
             file.write(pack(load(0, 1000.0)))
             file.flush()
-            loads = LoadFiles().read(Server("s", "sglang", Launch(), (process,)), 0.0)
+            loads = asyncio.run(LoadFiles().read(Server("s", "sglang", Launch(), (process,)), 0.0))
         finally:
             os.unlink(path)
     assert loads == (Load("0", 1000.0, 0.0, 0.0),)

@@ -93,12 +93,14 @@ class FakeHealth:
         self.probed = []
         self.alive = set()
         self.failures = ()
+        self.result, self.takes = "ok", 0.0
 
     async def collect(self, server, settings):
         """Answer a probe."""
         self.probed.append(server.name)
+        await asyncio.sleep(self.takes)
         now = self._clock.now
-        probe = Probe("/health", "ok", "scheduler", 1.0, 200, {}, now, now, 0)
+        probe = Probe("/health", self.result, "scheduler", 1.0, 200, {}, now, now, 0)
         return HealthReading(now, server.name, (probe,)), self.failures
 
     def forget(self, names):
@@ -420,6 +422,66 @@ async def test_a_server_that_ends_while_the_exporter_restarts_is_missed(watch):
     assert view.pasts[NAME].server.incarnation == view.snapshot.servers[0].incarnation == "100.1"
 
 
+async def test_of_a_server_that_had_gone_before_nothing_is_made_up(watch, caplog):
+    """Its phase is what its log said then, and its log, which may be gone or another server's by now, is left alone."""
+    before, after = watch(collectors=CollectorsConfig(health=False)), watch()
+    await before.ticks(3)
+    logs = before.host.answers["log"]
+    before.show()
+    before.host.answers["log"] = logs
+    known = (await before.ticks(8)).pasts[NAME]
+    assert (known.phase, known.ready) == ("loading_weights", False)
+    after.clock.now = before.clock.now
+    after.show()
+    after.host.answers["log"] = (LogReading(0.0, ()), (Failure("log", "not_found", "/data/server.log", NAME),))
+    after.monitor.recall(kept(before))
+    view = await after.ticks(8)
+    past = view.pasts[NAME]
+    assert (past.phase, past.phase_since, past.started) == (known.phase, known.phase_since, known.started)
+    assert [targets for read, targets, _ in after.host.asked if read == "log" and targets] == []
+    assert view.verdicts[NAME].signature == "crashed"
+    assert "missing" not in caplog.text
+
+
+async def test_a_server_that_went_meanwhile_is_read_from_its_start_on(watch):
+    """Its log tells whether that was meant, and what another life wrote before does not count."""
+    before, after = await restarted(watch)
+    after.show()
+    await after.ticks(4)
+    asked = [targets for read, targets, _ in after.host.asked if read == "log" and targets]
+    assert asked[-1][0]["started"] == before.monitor.view.snapshot.servers[0].processes[0].started
+
+
+def missing(caplog):
+    """Return what was logged as missing, and as back."""
+    return [
+        (record.getMessage(), record.collector, record.reason) for record in caplog.records if "signal" in record.msg
+    ]
+
+
+class Refused(NoEngine):
+    """An engine whose port refuses."""
+
+    async def collect(self, server, settings):
+        """Be refused."""
+        return None, (Failure("engine", "refused", "", server.name),)
+
+
+async def test_a_port_that_opens_last_is_no_news(watch, caplog):
+    """While a server starts, its port refuses; once it was ready that is said, and when it has gone nothing is back."""
+    node = watch(collectors=CollectorsConfig(health=False))
+    node.monitor._direct["engine"] = Refused()
+    with caplog.at_level("INFO", logger="stallwatch.monitor"):
+        await node.ticks(12)
+        assert missing(caplog) == []
+        node.show(SERVER, phase="ready")
+        await node.ticks(2)
+        assert missing(caplog) == [("signal missing", "engine", "refused")]
+        node.show()
+        await node.ticks(12)
+        assert missing(caplog) == [("signal missing", "engine", "refused")]
+
+
 async def test_a_server_without_its_launcher_stays_the_same_over_a_restart(watch):
     """Name and life are those of before, though the process that they came from has gone."""
     _, after = await restarted(watch)
@@ -554,6 +616,22 @@ async def test_quiet_probes_only_what_does_not_move(watch):
     assert node.reasons("health") == {"quiet"}
     await node.ticks(5, step=node.monitor._config.limits.suspect)
     assert node.health.probed
+
+
+@pytest.mark.parametrize(("result", "probes"), [("ok", 1), ("timeout", 2)])
+async def test_who_answers_slowly_is_probed_less_often_and_who_fails_as_ever(watch, result, probes):
+    """After a good answer that took a second, ten go by until the next probe; a bad one earns no rest."""
+    node = watch(interval=1.0)
+    node.health.result, node.health.takes = result, 1.01
+    await node.ticks(2)
+    assert node.health.probed == [NAME]
+    await asyncio.sleep(1.1)
+    await node.ticks(8)
+    assert len(node.health.probed) == probes
+    assert "stale" not in node.reasons("health")
+    await asyncio.sleep(1.1)
+    await node.ticks(10)
+    assert len(node.health.probed) > probes
 
 
 async def test_published_times_follow_the_clock_in_steps(watch):

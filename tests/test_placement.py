@@ -1,6 +1,9 @@
 """Placement: which GPUs a server holds, and what they show together."""
 
+import json
 from dataclasses import replace
+
+import pytest
 
 from readings import GIB, a_server, gpus
 from stallwatch.collectors.gpu import GpuProcess, GpuReading
@@ -53,6 +56,32 @@ def test_the_formula_stands_in_without_a_process_list():
     assert placed(bare(), reading) == [(i, f"TP{i}") for i in range(8)]
 
 
+def test_processes_that_are_kept_from_us_say_nothing_of_whose_a_gpu_is():
+    """In a container the driver may name processes by the node's numbers, which may be this server's."""
+    reading = gpus(0.0)
+    hidden = tuple(replace(gpu, processes=(GpuProcess(90000 + gpu.index, GIB, hidden=True),)) for gpu in reading.gpus)
+    assert placed(bare(), replace(reading, gpus=hidden)) == [(i, f"TP{i}") for i in range(8)]
+    one_seen = (replace(hidden[0], processes=(GpuProcess(9999, GIB),)), *hidden[1:])
+    assert placed(bare(), replace(reading, gpus=one_seen)) == []
+
+
+def test_a_container_counts_the_gpus_that_it_was_given_anew():
+    """In the node's order, however they were named; its CUDA_VISIBLE_DEVICES counts among those."""
+    reading = without_processes(gpus(0.0))
+    assert placed(bare(ranks=2, container_devices="5,4"), reading) == [(4, "TP0"), (5, "TP1")]
+    assert placed(bare(ranks=2, container_devices="GPU-7,GPU-2"), reading) == [(2, "TP0"), (7, "TP1")]
+    both = bare(ranks=2, container_devices="4,5,6,7", cuda_visible_devices="3,1")
+    assert placed(both, reading) == [(5, "TP1"), (7, "TP0")]
+
+
+def test_cuda_shows_nothing_beyond_what_names_no_gpu():
+    """The list ends there, for an unknown number as for a UUID that is that of several when shortened."""
+    reading = without_processes(gpus(0.0))
+    assert placed(bare(ranks=2, cuda_visible_devices="6,?,7"), reading) == [(6, "TP0")]
+    assert placed(bare(ranks=2, cuda_visible_devices="8,7"), reading) == []
+    assert placed(bare(ranks=2, cuda_visible_devices="7,GPU-"), reading) == [(7, "TP0")]
+
+
 def test_cuda_visible_devices_shifts_the_formula():
     """Ranks count through the GPUs that the server can see, by index or by UUID."""
     reading = without_processes(gpus(0.0))
@@ -68,6 +97,17 @@ def test_a_lost_gpu_stays_the_servers():
     lost = gpus(5.0, count=2, lost=True, memory=None, processes=())
     assert placed(server, lost, placement) == [(0, "TP0"), (1, "TP1")]
     assert placed(server, None, placement) == [(0, "TP0"), (1, "TP1")]
+
+
+@pytest.mark.parametrize("garbage", [None, 7, [["a"]], [["a", "b", [{"uuid": 5}]]]])
+def test_a_lost_gpu_stays_the_servers_over_a_restart(garbage):
+    """As plain values for a file; what is no such thing changes nothing."""
+    before, after, server = Placement(), Placement(), bare(ranks=2)
+    placed(server, gpus(0.0, count=2), before)
+    after.recall(json.loads(json.dumps(before.remember())))
+    after.recall(garbage)
+    lost = gpus(5.0, count=2, lost=True, memory=None, processes=())
+    assert placed(server, lost, after) == [(0, "TP0"), (1, "TP1")]
 
 
 def test_configured_gpus_win():

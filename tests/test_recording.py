@@ -1,17 +1,20 @@
 """Recordings: what is written is read again, and judged as it was seen."""
 
+import gzip
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
-from readings import NAME, a_log, a_server, a_snapshot, gpus, health, processes
+from readings import NAME, a_log, a_server, a_snapshot, gpus, health, moment, processes
 from small_disks import small_disk
 from stallwatch.collectors.kernel import Blocked, KernelReading, Xid
 from stallwatch.config import ConfigError
-from stallwatch.recording import Recorder, line_of, read_recording
+from stallwatch.recording import Lines, Recorder, line_of, read_recording, recorded
+from stallwatch.recordingfile import LONGEST_LINE, lines_of
 from stallwatch.simulation.replay import replay
-from stallwatch.snapshot import Failure
+from stallwatch.snapshot import Failure, Snapshot
 
 
 def a_hang(path, seconds=700, step=5):
@@ -125,3 +128,141 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     """So does one that cannot be read."""
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         list(read_recording(tmp_path / "none.jsonl"))
+
+
+def a_course():
+    """Return snapshots of which each differs from the one before in one way; some are as it was."""
+    server, gpu, failure = a_server(gpus=()), gpus(0.0), Failure("engine", "refused", "", NAME)
+    whole = (gpu, processes(0.0), a_log(0.0), health(0.0))
+    courses = [
+        (whole, (server,), ()),
+        (whole, (server,), (failure,)),
+        ((gpu, processes(2.0, rchar=7), a_log(0.0, lines={"progress": 1}), health(0.0)), (server,), (failure,)),
+        ((processes(3.0, rchar=9), a_log(0.0, lines={}), health(0.0)), (server,), ()),
+        ((processes(3.0, rchar=9), health(0.0), health(4.0, server="other")), (replace(server, log_path="/l"),), ()),
+        ((), (), ()),
+        (whole, (server,), ()),
+    ]
+    return [
+        Snapshot(moment(float(n)), servers, readings, failures)
+        for n, (readings, servers, failures) in enumerate(courses)
+    ]
+
+
+def test_lines_that_leave_out_what_is_as_before_are_read_exactly(tmp_path):
+    """What is really empty, has gone, has come or has changed is as it was seen; the first line is whole."""
+    path, lines, course = tmp_path / "r.jsonl", Lines(), a_course()
+    written = [lines.line(snapshot) for snapshot in course]
+    path.write_bytes(b"".join(written))
+    assert list(read_recording(path)) == course
+    assert written[0] == line_of(course[0])
+    assert b'"failures":{"=":[]}' in written[3]
+
+
+def test_a_line_says_no_more_than_what_has_changed():
+    """A node on which nothing happens costs no more than the time."""
+    lines, first = Lines(), a_snapshot(0.0, gpus(0.0), processes(0.0))
+    assert len(lines.line(first)) > 2000
+    later = json.loads(lines.line(replace(first, moment=moment(1.0))))
+    assert later == {"moment": {"unix": 1_800_000_001.0, "monotonic": 1.0, "boottime": 5001.0}, "changed": {}}
+
+
+def test_a_whole_line_begins_anew(tmp_path):
+    """Recordings can be put together, and what a file of before leaves out is empty in it."""
+    path, lines, course = tmp_path / "r.jsonl", Lines(), a_course()
+    old = b'{"moment":{"unix":9.0,"monotonic":9.0,"boottime":9.0},"servers":[]}\n'
+    path.write_bytes(lines.line(course[0]) + old + line_of(course[1]))
+    assert list(read_recording(path)) == [course[0], Snapshot(course[0].moment.__class__(9.0, 9.0, 9.0)), course[1]]
+
+
+def test_a_line_may_carry_what_was_remembered(tmp_path):
+    """The first, where it is given."""
+    path, lines = tmp_path / "r.jsonl", Lines()
+    path.write_bytes(lines.line(a_snapshot(1.0), {"at": 1.0}) + lines.line(a_snapshot(2.0), {"at": 2.0}))
+    assert [one.memory for one in recorded(path)] == [{"at": 1.0}, None]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"nothing": 1}, "changes 'nothing', which no snapshot has"),
+        ({"moment": 1}, "changes 'moment'"),
+        ({"gpu": {"0": {"gpus": {"9": 1}}}}, "changes '9', and there was no such thing before"),
+        ({"gpu": {"0": {"at": "x"}}}, "Expected `float`, got `str`"),
+        ({"log": {"0": {"logs": {"0": {"phase": "asleep"}}}}}, "a phase or an engine that is not known"),
+        ({"gpu": None}, "Expected `array`, got `null`"),
+    ],
+)
+def test_a_change_that_cannot_be_is_named(tmp_path, change, why):
+    """With its file and line."""
+    path = tmp_path / "r.jsonl"
+    bad = json.dumps({"moment": {"unix": 1.0, "monotonic": 1.0, "boottime": 1.0}, "changed": change}).encode()
+    path.write_bytes(line_of(a_course()[0]) + bad + b"\n")
+    with pytest.raises(ConfigError, match=rf"r\.jsonl: line 2: is no snapshot: .*{why}"):
+        list(read_recording(path))
+
+
+def test_a_recording_that_begins_with_a_change_is_refused(tmp_path):
+    """Nobody knows what was before."""
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b'{"moment":{"unix":1.0,"monotonic":1.0,"boottime":1.0},"changed":{}}\n')
+    with pytest.raises(ConfigError, match=r"line 1: is no snapshot: .* no whole line comes before it"):
+        list(read_recording(path))
+
+
+def packed(path, seconds=100):
+    """Write a packed recording of two members and return it."""
+    half = a_hang(path.with_name("half.jsonl"), seconds=seconds).read_bytes()
+    path.write_bytes(gzip.compress(half, mtime=0) + gzip.compress(half, mtime=0))
+    return path
+
+
+def test_a_packed_recording_is_read(tmp_path):
+    """Its members one after another, and one that holds nothing."""
+    assert len(list(read_recording(packed(tmp_path / "r.jsonl.gz")))) == 40
+    for content in (b"", gzip.compress(b"")):
+        (tmp_path / "empty.jsonl.gz").write_bytes(content)
+        assert list(read_recording(tmp_path / "empty.jsonl.gz")) == []
+
+
+def test_a_packed_recording_that_is_cut_short_loses_only_its_end(tmp_path):
+    """Wherever it is cut, all lines before are read."""
+    path = packed(tmp_path / "r.jsonl.gz")
+    whole, all_of_it = path.read_bytes(), list(read_recording(path))
+    for size in (5, len(whole) // 4, len(whole) // 2 + 3, len(whole) - 30, len(whole) - 4):
+        path.write_bytes(whole[:size])
+        some = list(read_recording(path))
+        assert some == all_of_it[: len(some)]
+    assert len(some) == 40  # only the checksum was missing
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"nonsense", "line 1: cannot be unpacked: Not a gzipped file"),
+        (gzip.compress(b"nonsense\n", mtime=0), "line 1: is no snapshot"),
+        (
+            gzip.compress(line_of(a_snapshot(1.0)), mtime=0) + b"nonsense",
+            "line 2: cannot be unpacked: Not a gzipped file",
+        ),
+        (
+            gzip.compress(line_of(a_snapshot(1.0)), mtime=0)[:-8] + bytes(8),
+            "line 2: cannot be unpacked: CRC check failed",
+        ),
+        (gzip.compress(bytes(LONGEST_LINE + 1), mtime=0), "line 1: is no snapshot: longer than"),
+    ],
+)
+def test_a_packed_file_that_is_no_recording_is_named(tmp_path, content, why):
+    """With the line where it ceases to be one, also where little unpacks to very much."""
+    path = tmp_path / "bad.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"bad\.jsonl\.gz: {why}"):
+        list(read_recording(path))
+
+
+def test_no_more_is_unpacked_than_can_be_borne(tmp_path):
+    """Of valid lines too."""
+    path = packed(tmp_path / "r.jsonl.gz")
+    size = len(next(lines_of(path)))
+    with pytest.raises(ConfigError, match="line 4: holds more than can be unpacked here"):
+        list(lines_of(path, most=3 * size + 9))

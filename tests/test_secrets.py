@@ -1,10 +1,12 @@
 """What is secret at a watched server stands in nothing that the exporter says, writes or keeps."""
 
 import asyncio
+import gzip
 import json
 import os
 import re
 import sys
+import tarfile
 import urllib.request
 from itertools import count
 
@@ -97,6 +99,7 @@ async def planted(tmp_path):
     lines = [f"{key}: {secret(key)}" for key in keys]
     config.write_text("\n".join([*lines, f"x: {{y: [{secret('nested')}]}}", f"port: {port}", "tp-size: 2", ""]))
     environ = {name: secret(name) for name in ("HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")}
+    environ |= {"NCCL_SECRET_TOKEN": secret("NCCL_SECRET_TOKEN"), "NCCL_DEBUG": f"x?token={secret('a value')}"}
     environ |= {"CUDA_VISIBLE_DEVICES": f"0,{secret('devices')}", "VIRTUAL_ENV": f"/{secret('VIRTUAL_ENV')}"}
     server = PlayedServer(tmp_path, arguments(secret, config), {**os.environ, **environ})
     server.port, server.key_file = port, tmp_path / "key"
@@ -153,6 +156,35 @@ async def test_an_exporter_gives_away_no_secret(planted, tmp_path, form):
         assert "api_key_unreadable" not in outputs["/api/v1/status"]
     assert secret.found_in(outputs | {"log": exporter.log, "memory": memory.read_text()}) == set()
     assert exporter.log.count("\n") > 2
+
+
+async def test_evidence_holds_no_secret(planted, tmp_path):
+    """Neither a file of a bundle, with Python stacks and all, nor what is shown or packed of it."""
+    server, secret = planted
+    limits = {"LIMITS__SUSPECT": "1s", "LIMITS__EVIDENCE": "2s", "LIMITS__STALLED": "3s"}
+    directory = tmp_path / "evidence"
+    kept = {"EVIDENCE__ENABLED": "true", "EVIDENCE__DIRECTORY": directory, "EVIDENCE__STACKS": "true"}
+    name = f"sglang:{server.port}"
+    async with ExporterProcess(**FAST, **limits, **kept) as exporter:
+        await exporter.until(lambda scrape: whole(scrape, name))
+        scrape = await exporter.until(lambda scrape: scrape.all("evidence_info", server=name))
+    ((labels, _),) = scrape.all("evidence_info", server=name)
+    bundle, pack = directory / labels["bundle"], tmp_path / "pack.tar.gz"
+    files = {path.name: path.read_bytes() for path in bundle.iterdir()}
+    assert files.keys() >= {"threads.json", "descriptors.json", "environment.json", "lines.json", "stacks.json"}
+    shown = await run("evidence", "show", str(bundle))
+    assert name in shown
+    await run("evidence", "pack", str(bundle), "--output", str(pack))
+    with tarfile.open(pack) as archive:
+        packed = {f"pack {one.name}": archive.extractfile(one).read() for one in archive.getmembers()}
+    texts = {where: unpacked(data) for where, data in {**files, **packed}.items()}
+    assert len(packed) > len(files)
+    assert secret.found_in(texts | {"shown": shown, "log": exporter.log, "metrics": scrape.text}) == set()
+
+
+def unpacked(data):
+    """Return the text of a file, whether it is compressed or not."""
+    return (gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data).decode(errors="replace")
 
 
 async def test_a_recording_holds_no_secret(planted, tmp_path):

@@ -50,6 +50,14 @@ def test_a_new_index_is_followed():
     assert named(slots, again, TOLD) == {79: ("1", "GPU-0"), 31: ("0", "GPU-1")}
 
 
+def test_what_was_named_before_it_was_recorded_keeps_its_name():
+    """A recording may begin when the driver is out of reach."""
+    slots = Slots()
+    slots.name((node(1.0, "00000000:3B:00.0"),))
+    (recorded,) = slots.name((TOLD,))
+    assert named(Slots(), recorded)[79] == ("0", "GPU-0")
+
+
 def test_the_same_reading_stays_the_same_object():
     """What has not changed is not rendered again."""
     slots, seen = Slots(), node(1.0, "00000000:3B:00.0")

@@ -11,11 +11,11 @@ from pasts import NOW, a_past, moment, probe, ranks, replica, serving
 from readings import a_server, a_snapshot, gpus
 from stallwatch import status
 from stallwatch.lanes import LaneState
-from stallwatch.pages.verdicts import SHAPES, WORST_FIRST
+from stallwatch.pages.verdicts import SHAPES
 from stallwatch.snapshot import Failure, Launch, Snapshot
 from stallwatch.status import StatusPage
 from stallwatch.trends import Trends
-from stallwatch.verdict import VERDICTS, Verdict
+from stallwatch.verdict import VERDICTS, WORST_FIRST, Verdict
 from stallwatch.view import View
 from stallwatch.workers import WorkerState
 

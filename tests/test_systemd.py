@@ -12,7 +12,7 @@ import pytest
 
 from exporter_process import ExporterProcess
 from health_servers import serving, silent
-from stallwatch.serve import exporting
+from stallwatch.assembly import exporting
 from stallwatch.settings.sources import load
 from stallwatch.simulation.pager import free_port
 from stallwatch.systemd import Notifier

@@ -13,7 +13,7 @@ from stallwatch import wording
 from stallwatch.past import BlockedPast, Ending, GpusPast, Past, RankPast, ReplicaPast, XidPast
 from stallwatch.placement import Holding
 from stallwatch.snapshot import PHASES, Launch, Moment
-from stallwatch.verdict import SIGNATURES, VERDICTS, judge
+from stallwatch.verdict import SIGNATURES, VERDICTS, foreseen, judge
 
 TWO_NODES = a_server(launch=Launch(port=30000, tp_size=16, nnodes=2))
 WORKER = a_server(launch=Launch(port=30000, tp_size=16, nnodes=2, node_rank=1))
@@ -318,7 +318,7 @@ def test_the_sentence_of_a_cold_deadlock():
         probes=(probe("refused"),),
     )
     assert judge(past, moment()).reason == (
-        "Weights are loaded (76 GiB on each of 8 GPUs) but nothing has moved for 12 min: "
+        "Weights are loaded (76 GiB on each of 8 GPUs) but nothing has moved for 12 min (limit 5 min): "
         "GPUs 0 % at 10% of their power limit, schedulers asleep, "
         "log without progress since `load_end` on TP1 for 12 min, port 30000 refuses connections, "
         "TP2 lags behind the others."
@@ -329,10 +329,48 @@ def test_the_sentence_of_a_spin_under_load():
     """It says what is owed, for how long, and what was seen of each signal."""
     past = serving(still=300, gpus=gpus(1.0, power=0.2), probes=(probe("timeout", latency=25.0),), ranks=ranks(1, 1))
     assert judge(past, moment()).reason == (
-        "Requests run for 60 min, but nothing has moved for 5 min: GPUs 100 % at 20% of their power limit, "
-        "schedulers burn 1.0 cores each, log without progress for 5 min, requests: 1 running, 0 waiting, "
+        "Requests run for 60 min, but nothing has moved for 5 min (limit 4 min): "
+        "GPUs 100 % at 20% of their power limit, schedulers burn 1.0 cores each, log without progress for 5 min, "
+        "requests: 1 running, 0 waiting, "
         "/health gives no answer in 25 s."
     )
+
+
+ALL = frozenset({"log", "gpu_memory", "io", "faults", "compile"})
+LONGER = {"start_without_movement": 600.0}
+
+
+@pytest.mark.parametrize(
+    ("past", "said"),
+    [
+        (starting(still=400, readable=ALL, limits=START_LIMITS), "(limit 5 min)"),
+        (starting(still=400, readable=ALL - {"io"}, limits=LONGER), "(limit 10 min, since io cannot be read)"),
+        (
+            starting(still=400, readable=ALL - {"gpu_memory", "faults"}, limits=LONGER),
+            "(limit 10 min, since gpu memory and faults cannot be read)",
+        ),
+        (starting(still=400, readable=frozenset({"log"}), limits=LONGER), "since 4 signals cannot be read)"),
+        (
+            starting(still=400, phase="loaded", readable=ALL, limits=LONGER, server=TWO_NODES),
+            "(limit 10 min, since other nodes may take longer)",
+        ),
+        (
+            starting(still=400, gpus=gpus(1.0, power=0.9), limits=START_LIMITS),
+            "(limit 15 min, since its GPUs may compute)",
+        ),
+        (
+            serving(still=400, gpus=replace(gpus(0.0), worked_at=NOW - 100)),
+            "(limit 4 min, its GPUs at rest for 100 s)",
+        ),
+        (serving(still=3000, gpus=replace(gpus(0.0), worked_at=NOW - 100)), "(limit 15 min)"),
+        (serving(still=400, ready=None, limits=LONGER), "(limit 10 min, since it may still be starting)"),
+    ],
+)
+def test_the_limit_of_a_standstill_is_said(past, said):
+    """With what makes it another one than usual: what cannot be read, what GPUs do, other nodes."""
+    verdict = judge(past, moment())
+    assert verdict.state in {"suspect", "stalled"}
+    assert f"{said}: " in verdict.reason
 
 
 def test_the_sentences_of_what_the_kernel_reports():
@@ -432,3 +470,12 @@ def test_an_answer_of_long_ago_is_told_with_its_age():
     """While another probe is out, the last answer is not told as if it were of now."""
     assert wording.probes(serving(probes=(probe(age=25.0),)), NOW) == "/health answers (25 s ago)"
     assert wording.probes(serving(probes=(probe(age=5.0),)), NOW) == "/health answers"
+
+
+def test_the_kind_of_a_hang_is_told_before_it_is_called_stalled():
+    """At three minutes the verdict is suspect; what it will be is known from the same facts."""
+    past = serving(still=180.0, ranks=ranks(0.0, 0.0))
+    verdict = judge(past, moment())
+    assert (verdict.state, verdict.signature) == ("suspect", "")
+    assert foreseen(past, verdict, moment()) == "cold_deadlock"
+    assert foreseen(serving(), judge(serving(), moment()), moment()) == ""

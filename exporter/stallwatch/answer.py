@@ -70,6 +70,7 @@ class Entry(msgspec.Struct):
     reason: str
     missing: list[str]
     ranks: list[Rank]
+    looks_like: str = ""
     first_seen: float | None = None
     phase: str | None = None
     phase_since: float | None = None

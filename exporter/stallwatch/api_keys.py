@@ -5,6 +5,9 @@ configuration names (`servers[].uid`), root, our own user, or the owner of the f
 can be anybody's; the user of a listening socket is what the kernel says. An address that is none of this node's is not
 asked about, since nobody here can listen on it, and only the configuration leads there.
 
+In another network namespace only the user counts that the configuration names: root of a container may be anybody. And
+somebody must listen there, since who owns a namespace can lead connections elsewhere.
+
 It is looked up before the key is attached, and again when the connection stands and nothing has been sent: a listener
 that is there both times is the one that took the connection.
 """
@@ -14,16 +17,19 @@ import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import aiohttp
-
+from stallwatch import networks
 from stallwatch.aside import Reads
-from stallwatch.http_probe import NotMadeError
+from stallwatch.exchange import NotMadeError
 from stallwatch.node.procfs import Listener, Procfs
 from stallwatch.snapshot import Failure, Server
+
+if TYPE_CHECKING:
+    import aiohttp
 
 WITHHELD = "api_key_withheld"
 ROOT = 0
@@ -48,38 +54,46 @@ def read_key(file: Path) -> Found | None:
     return (key, owner) if key and key.isprintable() else None
 
 
+Place = tuple[str, str, int]
+"""Where a key may go: the network namespace, "" for our own, and the address and port in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Key:
     header: str = field(repr=False)
     users: frozenset[int]
+    witness: int | str  # the process in whose network namespace it is looked who listens
 
 
 @dataclass(slots=True)
 class ApiKeys:
-    """The keys that one collector attaches, by the address and port that they are for."""
+    """The keys that one collector attaches, by the place that they are for."""
 
     procfs: Procfs = field(default_factory=Procfs)
     read: Callable[[Path], Found | None] = read_key
     _reads: Reads[Found | None] = field(default_factory=lambda: Reads("api key"))
-    _keys: dict[tuple[str, int], _Key] = field(default_factory=dict)
+    _keys: dict[Place, _Key] = field(default_factory=dict)
 
     async def authorization(
         self, collector: str, server: Server, api_key_file: str | None, uid: int | None
     ) -> tuple[dict[str, str], tuple[Failure, ...]]:
         """Return the header that carries the key of this file; without a usable key, none and a failure."""
-        place = (_plain(server.address or ""), server.launch.port or 0)
+        place = (server.network, _plain(server.address or ""), server.launch.port or 0)
         self._keys.pop(place, None)
-        if api_key_file is None:
+        if api_key_file is None or (server.network and not server.listening):  # nobody is there yet to be shown it
             return {}, ()
         found = await self._found(api_key_file)
         if found is None:
             return {}, (Failure(collector, "api_key_unreadable", api_key_file, server.name),)
-        key, owner = found
-        users = frozenset({ROOT, os.geteuid(), owner} | (set() if uid is None else {uid}))
-        if foreign := self._foreign(*place, users):
+        text, owner = found
+        users = frozenset(
+            (set() if server.network else {ROOT, os.geteuid(), owner}) | (set() if uid is None else {uid})
+        )
+        key = _Key(f"Bearer {text}", users, server.processes[0].pid if server.network else "self")
+        if foreign := self._foreign(place, key):
             return {}, (Failure(collector, WITHHELD, foreign, server.name),)
-        known = self._keys[place] = _Key(f"Bearer {key}", users)
-        return {"Authorization": known.header}, ()
+        self._keys[place] = key
+        return {"Authorization": key.header}, ()
 
     async def _found(self, file: str) -> Found | None:
         try:
@@ -87,8 +101,10 @@ class ApiKeys:
         except asyncio.TimeoutError:
             return None
 
-    def request_class(self) -> type[aiohttp.ClientRequest]:
+    def request_class(self) -> "type[aiohttp.ClientRequest]":
         """Return the requests of a session that shows a key to nobody else."""
+        import aiohttp  # noqa: PLC0415 only who probes needs it
+
         keys = self
 
         class Request(aiohttp.ClientRequest):
@@ -102,30 +118,43 @@ class ApiKeys:
 
     def require(self, address: str, port: int, header: str) -> None:
         """Raise NotMadeError unless this key may be shown to who listens there now."""
-        address = _plain(address)
-        key = self._keys.get((address, port))
+        place = (networks.here(), _plain(address), port)
+        key = self._keys.get(place)
         if key is None or key.header != header:
             raise NotMadeError(WITHHELD, f"no key is for port {port}")
-        if foreign := self._foreign(address, port, key.users):
+        if foreign := self._foreign(place, key):
             raise NotMadeError(WITHHELD, foreign)
 
-    def _foreign(self, address: str, port: int, users: Collection[int]) -> str:
+    def _foreign(self, place: Place, key: _Key) -> str:
         """Say in a sentence which other user has the port, nothing where none has."""
-        others = {listener.uid for listener in self._listeners(address, port)} - set(users)
+        network, _, port = place
+        listening = {listener.uid for listener in self._listeners(place, key.witness)}
+        if network and not listening:
+            return f"nobody is seen to listen on port {port} of that network namespace"
+        others = listening - key.users
         if not others:
             return ""
         who = " and ".join(f"user {uid}" for uid in sorted(others))
         return f"{who} listens on port {port}, which may not know the key; see servers[].uid"
 
-    def _listeners(self, address: str, port: int) -> list[Listener]:
+    def _listeners(self, place: Place, witness: int | str) -> list[Listener]:
         """List those to which a connection could go: the kernel prefers the one that is bound to just this address."""
-        if not _is_of_this_node(address):
+        network, address, port = place
+        if network and not self._is_in(witness, network):
             return []
-        ours = [listener for listener in self.procfs.listeners("self") if listener.port == port]
+        if not network and not _is_of_this_node(address):
+            return []
+        ours = [listener for listener in self.procfs.listeners(witness) if listener.port == port]
         for name in (address, *_ANY[ipaddress.ip_address(address).version]):
             if found := [listener for listener in ours if listener.address == name]:
                 return found
         return []
+
+    def _is_in(self, pid: int | str, network: str) -> bool:
+        try:
+            return self.procfs.link(pid, "ns/net") == network
+        except PermissionError:
+            return False
 
 
 def _plain(address: str) -> str:

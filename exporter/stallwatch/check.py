@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stallwatch.asking import RefusedError, asked
+from stallwatch.asking import ANYBODY, Client, RefusedError, asked
 from stallwatch.config import Config, ConfigError
 from stallwatch.terminal.layout import printed, width_of
 from stallwatch.terminal.servers import lines
@@ -23,6 +23,7 @@ def check(  # noqa: PLR0913 one argument per flag
     config: Config,
     *,
     url: str | None = None,
+    client: Client | None = None,
     look: bool = False,
     server: str = "",
     as_json: bool = False,
@@ -31,11 +32,11 @@ def check(  # noqa: PLR0913 one argument per flag
 ) -> int:
     """Print how the servers are and return the exit code: 0 well, 1 doubtful, 2 hung or dead, 3 unknown or none.
 
-    The exporter is asked, at its usual place or at a URL. Where none answers at the usual place, with `look`, or with a
-    file to record into, it looks itself. Raises ConfigError where the exporter that is meant cannot be asked: a look
-    of seconds must not pass for its answer.
+    The exporter is asked, at its usual place or at a URL, as this client where one is given. Where none answers at the
+    usual place, with `look`, or with a file to record into, it looks itself. Raises ConfigError where the exporter that
+    is meant cannot be asked: a look of seconds must not pass for its answer.
     """
-    status = None if look or record else told(url)
+    status = None if look or record else told(url, client)
     if status is None:
         status = asyncio.run(looked(config, seconds, record)) | {"looked_for": seconds}
     servers = [entry for entry in status["servers"] if server in {"", entry["server"]}]
@@ -46,24 +47,25 @@ def check(  # noqa: PLR0913 one argument per flag
     return exit_code(servers)
 
 
-def told(url: str | None) -> dict[str, Any] | None:
+def told(url: str | None, client: Client | None = None) -> dict[str, Any] | None:
     """Return what the exporter says, None where none answers at its usual place."""
     try:
-        status = asked(url or USUAL_URL)
+        status = asked(url or USUAL_URL, client=client or ANYBODY)
     except RefusedError as error:
         raise ConfigError(
             f"the exporter at {url or USUAL_URL} does not tell us: {error} (--look looks itself)"
         ) from error
-    if status is None and url:
-        raise ConfigError(f"no exporter answers at {url} (--look looks itself, at this node)")
+    if status is None and (url or client):
+        raise ConfigError(f"no exporter answers at {url or USUAL_URL} (--look looks itself, at this node)")
     return status
 
 
 async def looked(config: Config, seconds: float, record: Path | None = None) -> dict[str, Any]:
     """Return what is seen in so many seconds without a running exporter; each snapshot is recorded where asked for."""
-    from stallwatch.monitor import Monitor, start_workers  # noqa: PLC0415 not needed when an exporter answers
+    from stallwatch.monitor import Monitor  # noqa: PLC0415 not needed when an exporter answers
     from stallwatch.recording import Recorder  # noqa: PLC0415 the same
     from stallwatch.report import report  # noqa: PLC0415 the same
+    from stallwatch.signals import start_workers  # noqa: PLC0415 the same
 
     logging.getLogger("stallwatch").addHandler(logging.NullHandler())  # what is missing stands in the answer
     recorder = Recorder(record) if record else None

@@ -17,6 +17,7 @@ from stallwatch.sections import (
     HealthConfig,
     JournalConfig,
     Limits,
+    NotifyConfig,
     PathConfig,
     Section,
     ServerConfig,
@@ -96,6 +97,7 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: PathConfig = PathConfig()
     state: StateConfig = StateConfig()
     evidence: EvidenceConfig = EvidenceConfig()
+    notify: NotifyConfig = NotifyConfig()
     log: JournalConfig = JournalConfig()
     file: Path | None = None
 

@@ -10,17 +10,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 from stallwatch.engines import Identity, engine_named
 from stallwatch.engines.engine import LAUNCHER, OTHER, SCHEDULER, SPAWNING
 from stallwatch.node.addresses import Addresses
 from stallwatch.node.bounds import MOST_DESCENDANTS, bounded, oldest
-from stallwatch.node.facts import FactsKeeper
+from stallwatch.node.facts import Facts, FactsKeeper
 from stallwatch.node.grouping import Group, Grouping
-from stallwatch.node.log_source import LogSources, absent
+from stallwatch.node.log_source import LogSource, LogSources, absent
 from stallwatch.node.procfs import Procfs
+from stallwatch.node.runtime_logs import RuntimeLogs
 from stallwatch.node.table import Entry, ProcessTable, boottime
 from stallwatch.snapshot import Failure, Launch, Process, Reading, Server
 
@@ -40,7 +41,8 @@ def reader(
     options: Mapping[str, str], note: Callable[[str], None]
 ) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[DiscoveryReading | None, tuple[Failure, ...]]]:
     """Return a function that looks for servers."""
-    return Discovery(Procfs(options.get("procfs", "/proc"), note)).read
+    below = options.get("below")
+    return Discovery(Procfs(options.get("procfs", "/proc"), note), below=int(below) if below else None).read
 
 
 def target(server: Server) -> dict[str, Any]:
@@ -54,15 +56,18 @@ def target(server: Server) -> dict[str, Any]:
 
 
 class Discovery:
-    """Looks for servers again and again."""
+    """Looks for servers again and again; with `below`, only for those that descend from this process."""
 
-    def __init__(self, procfs: Procfs, clock: Callable[[], float] = boottime) -> None:
+    def __init__(self, procfs: Procfs, clock: Callable[[], float] = boottime, below: int | None = None) -> None:
         self._procfs = procfs
         self._table = ProcessTable(clock)
         self._grouping = Grouping()
         self._logs = LogSources(self._table, clock)
+        self._runtime_logs = RuntimeLogs(self._table, clock)
         self._addresses = Addresses()
         self._facts = FactsKeeper(self._addresses.port_of)
+        self._below = below
+        self._descend: set[tuple[int, int]] = set()
         self._is_fresh = True
         self._last: DiscoveryReading | None = None
 
@@ -79,10 +84,12 @@ class Discovery:
         except OSError as error:
             failure = Failure(NAME, "procfs_unreadable", f"{procfs.root}: {error.strerror}")
             return self._last, (failure,)  # not to see is not to see that all are gone
-        groups, many = oldest(self._grouping.groups(self._table))
+        groups, many = oldest(self._wanted(self._grouping.groups(self._table)))
         found = [one for group in groups if (one := self._server(procfs, group))]
         self._facts.forget_others({group.key for group in groups})
-        self._logs.forget_others(frozenset(pid for group in groups for pid in group.members))
+        pids = frozenset(pid for group in groups for pid in group.members)
+        self._logs.forget_others(pids)
+        self._runtime_logs.forget_others({server.container_id for server, _ in found}, pids)
         servers, more = bounded(named([server for server, _ in found]))
         failures = (
             replace(failure, server=server.name)
@@ -92,6 +99,18 @@ class Discovery:
         dropped = self._table.dropped + many + more
         self._last = DiscoveryReading(time.monotonic(), tuple(servers), dropped=dropped)
         return self._last, (*failures, *self._skipped(procfs, servers), *_hidden(procfs, servers))
+
+    def _wanted(self, groups: list[Group]) -> list[Group]:
+        if self._below is None:
+            return groups
+        ids = {group.key: {entry.stat.identity for entry, _ in group.members.values()} for group in groups}
+        # One whose launcher has gone descends from nobody any more.
+        wanted = [group for group in groups if ids[group.key] & self._descend or self._descends(group)]
+        self._descend = {one for group in wanted for one in ids[group.key]}
+        return wanted
+
+    def _descends(self, group: Group) -> bool:
+        return any(one.stat.pid == self._below for pid in group.members for one in self._table.ancestors(pid))
 
     def _remember(self, targets: Iterable[dict[str, Any]]) -> None:
         for known in targets:
@@ -117,7 +136,7 @@ class Discovery:
         processes = self._processes(roles, facts.expected)
         alive = [process for process in processes if not group.members[process.pid][0].is_zombie]
         writers = _first(alive, LAUNCHER) + _first(alive, SCHEDULER)
-        log = self._logs.find(procfs, writers, engine.log_fds) if writers else absent("closed")
+        log = self._log(procfs, writers, engine.log_fds, facts) if writers else absent("closed")
         if log.absence.startswith("quarantined"):
             failures.append(Failure(NAME, "quarantined", "its log"))
         tree = alive[0].tree if alive[0].role == LAUNCHER else ()
@@ -135,12 +154,20 @@ class Discovery:
             log_absence=log.absence,
             address=address.literal,
             address_absence=address.absence,
+            network=address.network,
             listening=address.listening,
             cuda_visible_devices=facts.visible_devices,
+            container_devices=facts.container_devices,
             container_id=facts.container_id,
             pod_uid=facts.pod_uid,
         )
         return server, failures
+
+    def _log(self, procfs: Procfs, writers: list[int], descriptors: Sequence[int], facts: Facts) -> LogSource:
+        log = self._logs.find(procfs, writers, descriptors)
+        if log.path:
+            return log
+        return self._runtime_logs.instead_of(log, procfs, list(product(writers, descriptors)), facts)
 
     def _processes(self, roles: Roles, expected: int | None) -> tuple[Process, ...]:
         ranks = sum(identity.role == SCHEDULER for _, identity in roles)

@@ -5,17 +5,20 @@ Only a literal address is asked, on a connection of its own, with no proxy, no c
 
 import asyncio
 import errno
-import ipaddress
 import os
+import socket
 import ssl
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import aiohttp
 from yarl import URL
 
 from stallwatch import __version__
-from stallwatch.snapshot import Failure, Server
+from stallwatch.exchange import NotMadeError
+from stallwatch.snapshot import Server
+
+__all__ = ["ERRORS", "NotMadeError", "open_session", "result_of_error", "url"]
 
 ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
 
@@ -29,21 +32,14 @@ _RESULT_OF_ERRNO = {
 _OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
 
-@dataclass(eq=False, slots=True)
-class NotMadeError(Exception):
-    """The request could not be made, which says nothing about the server."""
-
-    reason: str
-    detail: str
-
-
 def open_session(
     trace_configs: Sequence[aiohttp.TraceConfig] = (),
     request_class: type[aiohttp.ClientRequest] = aiohttp.ClientRequest,
+    socket_factory: Callable[[tuple[Any, ...]], socket.socket] | None = None,
 ) -> aiohttp.ClientSession:
     """Make an HTTP session that keeps no connection, cookie or name."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0),
+        connector=aiohttp.TCPConnector(force_close=True, use_dns_cache=False, limit=0, socket_factory=socket_factory),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         headers={"User-Agent": f"stallwatch/{__version__}", "Accept-Encoding": "identity"},
@@ -54,29 +50,10 @@ def open_session(
     )
 
 
-def absence(collector: str, server: Server) -> Failure | None:
-    """Say why a server cannot be asked: it has no address, or one that would have to be resolved."""
-    if server.address is None or server.launch.port is None:
-        word, _, sentence = server.address_absence.partition(":")
-        return Failure(collector, word.strip() or "no_address", sentence.strip(), server.name)
-    try:
-        ipaddress.ip_address(server.address)
-    except ValueError:
-        return Failure(collector, "address_not_literal", "only a literal address is probed", server.name)
-    return None
-
-
 def url(server: Server, path: str) -> URL:
     """Return where a path of a server is."""
     scheme = "https" if server.launch.tls else "http"
     return URL.build(scheme=scheme, host=server.address or "", port=server.launch.port, path=path)
-
-
-def result_of_status(status: int) -> str:
-    """Name an answer by its status."""
-    if 200 <= status < 300:
-        return "ok"
-    return "unauthorized" if status in (401, 403) else "http_error"
 
 
 def result_of_error(error: BaseException) -> str:

@@ -150,11 +150,12 @@ class Changes:
 
     def see(self, wrong: Mapping[tuple[str, ...], str]) -> None:
         """Take note of all that is wrong now; what was wrong before and is not in it has ended."""
+        others = {key[:-1]: since for key, (_, since) in self._open.items() if key not in wrong}
         for key, text in wrong.items():
-            gist, (before, since) = _NUMBER.sub("0", text), self._open.get(key, (None, self._clock()))
+            gist, (before, since) = _NUMBER.sub("0", text), self._open.get(key, (None, others.get(key[:-1])))
             if gist != before:
-                self._open[key] = (gist, since)
-                message = f"{self._what} missing" if before is None else f"{self._what} missing for another reason"
+                self._open[key] = (gist, self._clock() if since is None else since)
+                message = f"{self._what} missing" if since is None else f"{self._what} missing for another reason"
                 self._logger.warning(message, extra=self._named(key) | ({"detail": text} if text else {}))
         still = {key[:-1] for key in wrong}
         for key in self._open.keys() - wrong.keys():
@@ -163,6 +164,10 @@ class Changes:
                 continue  # it is not back: only the reason is another one
             extra = self._named(key) | {"seconds": round(self._clock() - since, 1)}
             self._logger.info(f"{self._what} back", extra=extra)  # noqa: G004 - both parts are ours
+
+    def forget(self, ended: Callable[[tuple[str, ...]], bool]) -> None:
+        """Drop what is of no concern any more, such as a server that has gone: it is not back."""
+        self._open = {key: known for key, known in self._open.items() if not ended(key)}
 
     def _named(self, key: tuple[str, ...]) -> dict[str, Any]:
         return {label: value for label, value in zip(self._labels, key, strict=True) if value}

@@ -1,8 +1,8 @@
 """What does the exporter keep over its own restart? One small file, written now and then and read at the start.
 
-A file that is torn, of another boot or another process namespace, not ours or no plain file is no memory, and is said.
-It is renamed into its place, so that a kill at any moment leaves the one before; it is never synced, since what a power
-cut may tear is of another boot afterwards.
+A file that is torn, not ours or no plain file is no memory, and is said. Of one of another boot or another process
+namespace only what lasts is left. It is renamed into its place, so that a kill at any moment leaves the one before; it
+is never synced, since what a power cut may tear is of another boot afterwards.
 """
 
 import asyncio
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 KEEP_EVERY = 15.0
 KEEP_FIRST = 5.0
 """So long after the start all has been read once: what is kept before would say less than what was kept last."""
+LASTING = "notified"
+"""What is kept under this key is of the node and not of one boot of it: no monotonic times, no pids."""
 LARGEST_FILE = 16 * 1024 * 1024
 USUAL_DIRECTORY = Path("/var/lib/stallwatch")
 
@@ -67,7 +69,11 @@ class Keeper:
         except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             logger.warning("what was kept cannot be used", extra={"file": str(self._path), "error": str(error)})
             return None
-        return kept if isinstance(kept, dict) and kept.pop("origin", None) == origin() else None
+        if not isinstance(kept, dict):
+            return None
+        if kept.pop("origin", None) == origin():
+            return kept
+        return {LASTING: kept[LASTING]} if LASTING in kept else None
 
     async def loaded(self, within: float = 2.0) -> Any:
         """Return what was kept, None where nothing usable was, or where the disk takes longer than a moment."""

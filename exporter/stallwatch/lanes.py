@@ -1,6 +1,7 @@
 """How do the rounds of the collectors go: when is one due, what is in flight, what did it give last?"""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -16,6 +17,14 @@ Outcome = tuple[Reading | None, tuple[Failure, ...]]
 Collect = Callable[[], Awaitable[Outcome]]
 Life = tuple[str, str]  # a server's name and incarnation
 Key = tuple[str, str, str]  # collector, and the life of the server where it is asked server by server
+Rest = Callable[[Reading, float], float]  # how long to wait after a reading that took so many seconds
+
+SLOW_SECONDS, REST_FACTOR, LONGEST_REST = 1.0, 10.0, 60.0
+
+
+def no_rest(_reading: Reading, _took: float) -> float:
+    """Wait for the usual interval only."""
+    return 0.0
 
 
 class CollectorError(Exception):
@@ -55,6 +64,11 @@ def decoder(collector: str, reading: type[Reading]) -> Callable[[bytes], Outcome
     return outcome
 
 
+def rest_after(took: float, most: float) -> float:
+    """Return how long to leave in peace who took so long to give a good answer, at most so long."""
+    return min(REST_FACTOR * took, LONGEST_REST, most) if took > SLOW_SECONDS else 0.0
+
+
 class Lane:
     """One collector, of the node or of one server; its rounds never overlap and are never waited for here."""
 
@@ -64,6 +78,9 @@ class Lane:
         self._collect = collect
         self._interval = 1.0
         self._patience = 5.0
+        self._rests: Rest = no_rest
+        self._rest = 0.0
+        self._took = 0.0
         self._task: asyncio.Task[Outcome] | None = None
         self._started = 0.0
         self._due = 0.0
@@ -84,13 +101,24 @@ class Lane:
         self._started = now
         self._asked_about = lives
         self._due = max(self._due + self._interval, now + self._interval / 2)
-        self._task = asyncio.ensure_future(self._collect())
+        self._task = asyncio.ensure_future(self._timed())
         return self._task
 
-    def pace(self, interval: float, patience: float) -> None:
-        """Set how often a round begins, and how long past that a reading still counts, in seconds."""
+    async def _timed(self) -> Outcome:
+        begin = time.monotonic()
+        try:
+            return await self._collect()
+        finally:
+            self._took = time.monotonic() - begin
+
+    def pace(self, interval: float, patience: float, rests: Rest = no_rest) -> None:
+        """Set how often a round begins, and how long past that a reading still counts, in seconds.
+
+        `rests` tells how long to wait at least after a reading, which counts for as much longer.
+        """
         self._interval = interval
         self._patience = patience
+        self._rests = rests
 
     def harvest(self, now: float) -> WorkerError | None:
         """Take in a round that has ended; returns the worker's error when that is how it ended."""
@@ -109,6 +137,9 @@ class Lane:
             self._last_success = self._reading.at
             self.dropped += self._reading.dropped
         self.counts.update(failure.reason for failure in self._failures)
+        good = self._reading if not self._failures else None
+        self._rest = self._rests(good, self._took) if good else 0.0
+        self._due = max(self._due, now + self._rest)
         return error if isinstance(error, WorkerError) else None
 
     def _failure(self, error: BaseException | None) -> Failure:
@@ -119,7 +150,7 @@ class Lane:
 
     def outcome(self, now: float) -> Outcome:
         """Return what counts now: the last reading while it is fresh, and why something is missing."""
-        if self._reading and now - self._reading.at > self._interval + self._patience:
+        if self._reading and now - self._reading.at > max(self._interval, self._rest) + self._patience:
             age = now - self._reading.at
             return None, (*self._failures, Failure(self.collector, "stale", f"no reading for {age:.0f} s", self.server))
         if self._reading is None and not self._failures and self._task:
@@ -183,6 +214,7 @@ class Plan:
     interval: float
     patience: float
     make: Callable[[], Collect]
+    rests: Rest = no_rest
 
 
 class Lanes:
@@ -205,7 +237,7 @@ class Lanes:
         for key, plan in wanted.items():
             if key not in self._lanes:
                 self._lanes[key] = Lane(key[0], plan.make(), key[1])
-            self._lanes[key].pace(plan.interval, plan.patience)
+            self._lanes[key].pace(plan.interval, plan.patience, plan.rests)
 
     def __iter__(self) -> Iterator[Lane]:
         """Go through the lanes."""

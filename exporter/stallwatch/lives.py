@@ -132,7 +132,9 @@ def _has_launcher(server: Server) -> bool:
 
 def _grave(row: _Row, listed: Server | None) -> Server:
     """Return the server as it was, without processes; of one that is configured, where its signals are read."""
-    return replace(listed or row.server, processes=(), incarnation=row.server.incarnation, gpus=row.server.gpus)
+    was = row.server
+    started = min((process.started for process in was.processes), default=was.started)
+    return replace(listed or was, processes=(), incarnation=was.incarnation, gpus=was.gpus, started=started)
 
 
 def _kept(row: _Row, now: float) -> bool:

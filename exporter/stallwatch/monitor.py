@@ -1,122 +1,38 @@
-"""What is read, how often, and what comes of it? The only place with tasks, clocks and deadlines.
+"""What comes of what is read? The loop, and the only place with tasks, clocks and deadlines.
 
-Read `COLLECTORS` first: a new signal is one file in `collectors/` and one line there. Once per tick every collector
-that is due begins its round; what has come back by then makes the snapshot, and nothing that is late is waited for.
+Once per tick every collector of `signals.py` that is due begins its round; what has come back by then makes the
+snapshot, and nothing that is late is waited for.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from stallwatch import discovery
-from stallwatch.collectors import engine, gpu, health, kernel, log, process, socket
+from stallwatch.collectors import engine, gpu, health, log
 from stallwatch.config import Config
 from stallwatch.expense import own_expense
-from stallwatch.gpus.nvml import SLOWLY
 from stallwatch.journal import Changes
-from stallwatch.lanes import Collect, Lanes, Outcome, Plan, decoder
+from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, Rest, decoder, rest_after
 from stallwatch.mending import Mending
+from stallwatch.past import Past
 from stallwatch.release import Release, Released
 from stallwatch.roster import Roster
-from stallwatch.snapshot import Failure, Family, Moment, Reading, Server, Snapshot
+from stallwatch.signals import COLLECTORS, ON_DEMAND, Collector, Direct
+from stallwatch.snapshot import Failure, Moment, Reading, Server, Snapshot
 from stallwatch.tracks.memory import YOUNG_SECONDS
 from stallwatch.view import Kept, View
-from stallwatch.watcher import Watcher
-from stallwatch.workers import Deadlines, Worker, WorkerError
+from stallwatch.watcher import Judged, Watcher
+from stallwatch.workers import Worker, WorkerError
 
 logger = logging.getLogger("stallwatch.monitor")
 
 OFFSET_STEP = 0.05
 """Monotonic times become Unix times by an offset; it follows the clock in steps, so that a time that is published does
 not tremble by microseconds from one scrape to the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collector:
-    """One signal: what it yields, which worker reads it ("" when it is read here), how often, what is asked for."""
-
-    name: str
-    reading: type[Reading]
-    families: Callable[[Sequence[Any], Moment], Iterable[Family]]
-    interval: Callable[[Config], float]
-    worker: str = ""
-    target: Callable[[Server], dict[str, Any] | None] = lambda _server: None
-    settings: Callable[[Config, str], Any] = lambda _config, _server: None  # of one that is read here, per server
-
-
-COLLECTORS = (
-    Collector(gpu.NAME, gpu.GpuReading, gpu.families, lambda config: config.gpu.interval, worker="gpu"),
-    Collector(
-        process.NAME, process.ProcessReading, process.families, lambda config: config.interval, "host", process.target
-    ),
-    Collector(log.NAME, log.LogReading, log.families, lambda config: config.interval, "host", log.target),
-    Collector(
-        socket.NAME, socket.SocketReading, socket.families, lambda config: config.socket.interval, "host", socket.target
-    ),
-    Collector(
-        kernel.NAME, kernel.KernelReading, kernel.families, lambda _config: kernel.INTERVAL, "host", kernel.target
-    ),
-    Collector(
-        health.NAME,
-        health.HealthReading,
-        health.families,
-        lambda config: config.health.interval,
-        settings=lambda config, server: config.health_of(server),
-    ),
-    Collector(
-        engine.NAME,
-        engine.EngineReading,
-        engine.families,
-        lambda config: config.engine.interval,
-        settings=lambda config, server: config.engine_of(server),
-    ),
-)
-WORKER_MODULES = {
-    "gpu": ("stallwatch.collectors.gpu",),
-    "host": (
-        "stallwatch.discovery",
-        "stallwatch.collectors.process",
-        "stallwatch.collectors.log",
-        "stallwatch.collectors.socket",
-        "stallwatch.collectors.kernel",
-    ),
-    "trial": ("stallwatch.trial",),
-    "evidence": (
-        "stallwatch.sources.threads",
-        "stallwatch.sources.descriptors",
-        "stallwatch.sources.environment",
-    ),
-}
-
-ON_DEMAND = ("trial", "evidence")  # workers that only live while something is asked of them
-
-
-class Direct(Protocol):
-    """A collector that reads here, over HTTP, one server at a time."""
-
-    async def collect(self, server: Server, settings: Any) -> Outcome:
-        """Read one server."""
-
-    def forget(self, names_alive: Collection[str]) -> None:
-        """Forget all servers but these."""
-
-    async def close(self) -> None:
-        """Close what is open."""
-
-
-def start_workers(config: Config, nvml: str = "pynvml") -> dict[str, Worker]:
-    """Return the workers; each starts with its first request."""
-    options = {"procfs": config.path.procfs, "kmsg": config.path.kmsg, "nvml": nvml}
-    fast, slow = config.workers.deadline, config.workers.start_deadline
-    first = {"gpu": slow}  # the driver may have to wake up first
-    return {
-        name: Worker(name, modules, options, Deadlines(fast, slow, first.get(name, fast), slowly=SLOWLY))
-        for name, modules in WORKER_MODULES.items()
-    }
 
 
 class Monitor:
@@ -142,7 +58,7 @@ class Monitor:
         self._watcher = Watcher(lambda name: self._config.limits_of(name))  # noqa: PLW0108 reloads replace the config
         self._changes = Changes(logger)
         self._recalled: Any = None
-        self._recalled_until = 0.0
+        self._recalled_at = self._recalled_until = 0.0
         self._offset = 0.0
         self._lanes = Lanes()
         self._enlist()
@@ -200,7 +116,8 @@ class Monitor:
     def recall(self, remembered: Any) -> None:
         """Go on with what an exporter before this one remembered, once it is seen which servers are still there."""
         self._recalled = remembered
-        self._recalled_until = self._clock().monotonic + YOUNG_SECONDS  # nobody could use it any more after that
+        self._recalled_at = self._clock().monotonic
+        self._recalled_until = self._recalled_at + YOUNG_SECONDS  # nobody could use it any more after that
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -262,7 +179,8 @@ class Monitor:
             for server in self._present:
                 longest = collector.settings(config, server.name).longest + patience
                 key = (collector.name, server.name, server.incarnation)
-                yield Plan(key, interval, longest, partial(self._read, collector, server.name))
+                read = partial(self._read, collector, server.name)
+                yield Plan(key, interval, longest, read, self._rests(collector, server.name))
 
     def _enabled(self) -> tuple[Collector, ...]:
         return tuple(collector for collector in COLLECTORS if collector.name not in self._config.collectors.disabled)
@@ -279,6 +197,15 @@ class Monitor:
             return await self._direct[collector.name].collect(server, collector.settings(self._config, name))
 
         return read
+
+    def _rests(self, collector: Collector, name: str) -> Rest:
+        """Ask a server that answers slowly less often, yet often enough to judge it; one that fails, as ever."""
+        most = self._config.limits_of(name).suspect / 2
+
+        def rest(reading: Reading, took: float) -> float:
+            return rest_after(took, most) if collector.answered(reading) else 0.0
+
+        return rest
 
     def _moves(self, name: str) -> bool:
         past = self.view.pasts.get(name)
@@ -339,13 +266,10 @@ class Monitor:
         ]
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
         failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
-        told = [failure for failure in failures if failure.reason != "starting"]  # which is no news
         lanes = self._lanes.states(moment.monotonic)
-        wrong: dict[tuple[str, ...], str] = {(f.collector, f.server, f.reason): f.detail for f in told}
-        wrong |= {(one.collector, one.server, "too_many"): f"{one.dropping} left out" for one in lanes if one.dropping}
-        self._changes.see(wrong)
         judged = self._watcher.look(moment, self._present, readings, failures)
-        self._bury(judged.snapshot.servers)
+        self._log(failures, lanes, judged.pasts)
+        self._bury(judged)
         used = self._used()
         workers = tuple(
             state for worker in self._workers.values() if (state := worker.state()).name in used or state.abandoned
@@ -362,9 +286,31 @@ class Monitor:
             self.kept(),
         )
 
-    def _bury(self, servers: tuple[Server, ...]) -> None:
+    def _log(self, failures: Iterable[Failure], lanes: Iterable[LaneState], pasts: Mapping[str, Past]) -> None:
+        """Say what is missing, unless it is no news: at the first round, at a port that opens last, of who has gone."""
+        names = {"", *(server.name for server in self._present)}
+        self._changes.forget(lambda key: key[1] not in names)
+        opens = {name for name, past in pasts.items() if not past.ready}
+        told = (
+            one
+            for one in failures
+            if one.server in names
+            and one.reason != "starting"
+            and not (one.reason == "refused" and one.server in opens)
+        )
+        wrong: dict[tuple[str, ...], str] = {(f.collector, f.server, f.reason): f.detail for f in told}
+        wrong |= {(one.collector, one.server, "too_many"): f"{one.dropping} left out" for one in lanes if one.dropping}
+        self._changes.see(wrong)
+
+    def _bury(self, judged: Judged) -> None:
+        """Have the logs of those read on that have gone, but of those that had when we began: it was done then."""
         names = {server.name for server in self._present}
-        gone = tuple(server for server in servers if server.name not in names)
+        ends = {name: past.ending.gone_since for name, past in judged.pasts.items()}
+        gone = tuple(
+            server
+            for server in judged.snapshot.servers
+            if server.name not in names and (ends[server.name] or 0.0) >= self._recalled_at
+        )
         if gone != self._gone:
             self._gone = gone
             self._enlist()

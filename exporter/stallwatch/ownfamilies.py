@@ -5,13 +5,19 @@ from collections.abc import Iterable, Mapping
 
 from stallwatch.expense import Expense
 from stallwatch.lanes import LaneState
-from stallwatch.monitor import ON_DEMAND
+from stallwatch.notify.tally import Tally
+from stallwatch.signals import ON_DEMAND
 from stallwatch.snapshot import Family, Moment
 from stallwatch.view import Kept, View
 
 
-def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | None = None) -> Iterable[Family]:
-    """Yield the families about the exporter; `dropped` are the series that its pages left out, by collector."""
+def own_families(
+    view: View, *, reloaded: bool, dropped: Mapping[str, int] | None = None, tally: Tally | None = None
+) -> Iterable[Family]:
+    """Yield the families about the exporter.
+
+    `dropped` are the series that its pages left out, by collector, `tally` what came of its own notifications.
+    """
     moment = view.snapshot.moment
     text = "Time of the snapshot that this scrape shows; every other time here is stated on the same clock."
     yield Family("stallwatch_snapshot_timestamp_seconds", text, "gauge", (), (((), round(moment.unix, 3)),))
@@ -25,6 +31,7 @@ def own_families(view: View, *, reloaded: bool, dropped: Mapping[str, int] | Non
         yield from _evidence(view.kept)
     text = "0 when the configuration that is there cannot be used, and the one before is."
     yield Family("stallwatch_config_last_reload_successful", text, "gauge", (), (((), float(reloaded)),))
+    yield from _notifications(tally, moment)
     if view.expense:
         yield from _process(view.expense, moment)
 
@@ -99,6 +106,16 @@ def _workers(view: View) -> Iterable[Family]:
     memory = tuple(((name,), float(expense.resident_bytes)) for name, expense in running)
     text = "Resident memory of the worker that runs now."
     yield Family("stallwatch_worker_resident_memory_bytes", text, "gauge", ("worker",), memory)
+
+
+def _notifications(tally: Tally | None, moment: Moment) -> Iterable[Family]:
+    counts = tuple(((result,), float(count)) for result, count in tally.counts.items()) if tally else ()
+    text = "Tries to tell the webhook: delivered, failed (and tried again) or given_up (refused); absent without one."
+    yield Family("stallwatch_notifications_total", text, "counter", ("result",), counts)
+    last = tally.last_success if tally else None
+    text = "When the webhook last took a notification."
+    samples = () if last is None else (((), round(moment.unix_of(last), 3)),)
+    yield Family("stallwatch_notification_last_success_timestamp_seconds", text, "gauge", (), samples)
 
 
 def _process(expense: Expense, moment: Moment) -> Iterable[Family]:

@@ -25,6 +25,7 @@ class RankPast:
     phase: str | None = None
     stopped_since: float | None = None  # state T
     missing_since: float | None = None  # gone, or a zombie, after it was seen
+    wchan: str | None = None  # the function of the kernel that its main thread sleeps in
     beat: float | None = None  # when its loop was last seen to turn; None where it never was, or cannot be seen now
 
 

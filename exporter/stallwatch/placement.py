@@ -6,6 +6,7 @@ of the server's processes. What was seen once in a server's life stays, so that 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -113,9 +114,9 @@ def _ranks_by_pid(server: Server) -> Mapping[int, str]:
 
 
 def _by_formula(server: Server, gpus: Sequence[Gpu]) -> tuple[Place, ...]:
-    if any(gpu.processes for gpu in gpus):
+    if any(not process.hidden for gpu in gpus for process in gpu.processes):
         return ()  # the driver does list processes, and none is this server's: it holds no GPU yet
-    visible = _visible(server.cuda_visible_devices, gpus)
+    visible = _visible(server.cuda_visible_devices, _given(server.container_devices, gpus))
     ids = engine_named(server.engine).gpu_ids(server.launch, server.ranks)
     return tuple(
         Place(visible[number].uuid, visible[number].index, rank)
@@ -124,8 +125,22 @@ def _by_formula(server: Server, gpus: Sequence[Gpu]) -> tuple[Place, ...]:
     )
 
 
-def _visible(setting: str | None, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
+def _given(setting: str | None, gpus: Sequence[Gpu]) -> Mapping[int, Gpu]:
+    """Return the GPUs by the numbers that a server knows them by: a container counts those that it was given anew."""
     if setting is None:
-        return gpus
-    by_name = {str(gpu.index): gpu for gpu in gpus} | {gpu.uuid: gpu for gpu in gpus}
-    return [by_name[name] for name in map(str.strip, setting.split(",")) if name in by_name]
+        return {gpu.index: gpu for gpu in gpus}
+    names = set(setting.split(","))
+    return dict(enumerate(gpu for gpu in gpus if names & {str(gpu.index), gpu.uuid}))
+
+
+def _visible(setting: str | None, gpus: Mapping[int, Gpu]) -> Sequence[Gpu]:
+    """Return the GPUs that CUDA shows: the list ends at what names none of them, and a UUID may be shortened."""
+    if setting is None:
+        return list(gpus.values())
+    names = map(str.strip, setting.split(","))
+    found = ([gpu for number, gpu in gpus.items() if _names(name, number, gpu)] for name in names)
+    return [alike[0] for alike in takewhile(lambda alike: len(alike) == 1, found)]
+
+
+def _names(name: str, number: int, gpu: Gpu) -> bool:
+    return name == str(number) or (name.startswith("GPU-") and gpu.uuid.startswith(name))

@@ -7,6 +7,7 @@ from typing import Any
 HIDDEN = "<hidden>"
 _WORD = r"(?:api[-_ ]?key|token|secret|passwd|password)"
 _VALUE = r"""(?:'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[^\s,;&)\]}]+)"""
+_COUNT = r"#(?=token: [0-9]+(?:,|\Z))"  # how an engine writes how many tokens a batch has
 SECRET_KEY = re.compile(rf"{_WORD}$|authorization$", re.IGNORECASE)
 _SECRETS = tuple(
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), rf"\g<1>{HIDDEN}")
@@ -14,7 +15,7 @@ _SECRETS = tuple(
         rf"""(authorization["']?\s*[:=]\s*)["']?(?:(?:bearer|basic|token|digest)\s+)?{_VALUE}""",
         rf"(\bbearer\s+){_VALUE}",
         rf"""((?<![\w-])--[\w-]{{0,64}}{_WORD}["']?(?:\s*,\s*|\s+|=)){_VALUE}""",
-        rf"""({_WORD}["']?\s*[=:]\s*){_VALUE}""",
+        rf"""((?<!{_COUNT}){_WORD}["']?\s*[=:]\s*){_VALUE}""",
         r"(://[^/\s:@]{0,256}:)[^/\s@]{1,256}(?=@)",
         r"(://)[^/\s:@]{1,256}(?=@)",
         r"([?&][\w.-]{0,64}(?:sig|signature|credential|key|keyid)=)[^\s&]{1,4096}",

@@ -10,7 +10,8 @@ from stallwatch.collectors.process import ProcessReading, ProcessSample
 from stallwatch.pages.ranks import RankRow, rank_rows
 from stallwatch.past import Past, RankPast
 from stallwatch.snapshot import Moment, Place, Snapshot
-from stallwatch.view import Bundle, View
+from stallwatch.verdict import foreseen
+from stallwatch.view import Bundle, View, stands_still
 
 
 def report(view: View) -> dict[str, Any]:
@@ -26,7 +27,9 @@ def server_report(past: Past, view: View) -> dict[str, Any]:
     """Return one server."""
     verdict, snapshot = view.verdicts[past.server.name], view.snapshot
     moment, reading = snapshot.moment, snapshot.get(GpuReading)
-    rows = rank_rows(past, {gpu.uuid: gpu for gpu in reading.gpus} if reading else {})
+    rows = rank_rows(
+        past, {gpu.uuid: gpu for gpu in reading.gpus} if reading else {}, still=stands_still(verdict.state)
+    )
     return {
         "server": past.server.name,
         "engine": past.server.engine,
@@ -35,6 +38,7 @@ def server_report(past: Past, view: View) -> dict[str, Any]:
         "since": verdict.since,
         "reason": verdict.reason,
         "missing": list(verdict.missing),
+        "looks_like": foreseen(past, verdict, moment) if verdict.state == "suspect" else "",
         "version": past.server.version,
         "model": past.server.launch.model,
         "port": past.server.launch.port,

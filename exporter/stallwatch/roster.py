@@ -101,7 +101,8 @@ def _with(server: Server, entry: ServerConfig) -> Server:
     if entry.tls is not None:
         launch = replace(launch, tls=True)
     if entry.host is not None:
-        server = replace(server, address=LOOPBACK if entry.host == "localhost" else entry.host, address_absence="")
+        address = LOOPBACK if entry.host == "localhost" else entry.host
+        server = replace(server, address=address, address_absence="", network="")
     if entry.log is not None:
         server = replace(server, log_path=entry.log, log_root="", log_absence="")
     if entry.expected_schedulers is not None:

@@ -149,13 +149,21 @@ class EvidenceConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     enabled: bool = True
     """Keep evidence of each incident: what was to be seen when nothing had moved for `limits.evidence`."""
     directory: FileName | None = None
-    """Where; without a name `/var/lib/stallwatch/evidence`, or in systemd's `$STATE_DIRECTORY`."""
+    """Where evidence is kept; without a name `/var/lib/stallwatch/evidence`, or in systemd's `$STATE_DIRECTORY`."""
     stacks: bool = False
     """Also dump the Python stack of every rank with py-spy, which must be installed beside the exporter."""
     keep: Count = 20
     """How many bundles are kept; the oldest goes first."""
     max_bytes: ByteCount = 200 * 1024 * 1024
     """How many bytes all of them may take."""
+
+
+class NotifyConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who is told of incidents directly, where no Alertmanager is."""
+
+    webhook_url_file: SecretFileName | None = None
+    """File with a URL, to which each incident is posted in Alertmanager's webhook format when it begins and when it has
+    ended, for a node without Alertmanager; read for each POST."""
 
 
 class JournalConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,71 +6,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from stallwatch import __version__
-from stallwatch.config import Config, ConfigError
-from stallwatch.evidence.gathering import Gatherer
-from stallwatch.evidence.keeper import EvidenceKeeper
-from stallwatch.exposition import Exposition
-from stallwatch.flight import FlightRecorder
-from stallwatch.gate.admission import Gate, Policy, PolicyLoader
-from stallwatch.gate.listener import Listener, ListenError
+from stallwatch.assembly import Load, Running, exporting
+from stallwatch.config import ConfigError
+from stallwatch.gate.listener import ListenError
 from stallwatch.journal import LoopFaults, setup
-from stallwatch.keeping import Keeper, usual_file
-from stallwatch.monitor import Monitor, start_workers
 from stallwatch.release import USUAL_SECONDS
-from stallwatch.settings.reload import Reloader
-from stallwatch.status import StatusPage
-from stallwatch.systemd import Notifier
-from stallwatch.trends import Trends
-from stallwatch.view import View
-from stallwatch.web import SECURITY_HEADERS, Orders, application
 
 logger = logging.getLogger("stallwatch")
 
-Load = Callable[[], Config]
-
 LAST_RESORT_SECONDS = 1.8
-NEED_A_RESTART = ("web", "workers", "path", "state")
-"""Sections of the configuration that count only from the next start on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reloads:
-    """All that is read again: the configuration, and the web file where there is one."""
-
-    configuration: Reloader[Config]
-    web: Reloader[Policy] | None
-    notifier: Notifier
-
-    def __iter__(self) -> Iterator[Reloader[Any]]:
-        """Go through those that there are."""
-        return iter((self.configuration, self.web) if self.web else (self.configuration,))
-
-    def last_successful(self) -> bool:
-        """Say whether what is in the files is also what is in use."""
-        return all(reloader.last_successful for reloader in self)
-
-    async def request(self) -> str | None:
-        """Reload now; return what is wrong, or None."""
-        self.notifier.reloading()
-        wrong = await asyncio.gather(*(reloader.request() for reloader in self))
-        self.notifier.ready()
-        return "; ".join(filter(None, wrong)) or None
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """An exporter that watches and serves."""
-
-    monitor: Monitor
-    reloads: Reloads
-    watching: asyncio.Task[None]
 
 
 def serve(load: Load, file: Path | None) -> int:
@@ -112,104 +60,6 @@ async def run(load: Load, file: Path | None) -> Running:
     return running
 
 
-def exporter(config: Config, load: Load, nvml: str = "pynvml") -> AbstractAsyncContextManager[Running]:
-    """Watch and serve with a configuration that is there already."""
-    return exporting(load, config.file, nvml)
-
-
-@asynccontextmanager
-async def exporting(
-    load: Load, file: Path | None, nvml: str = "pynvml", prepare: Callable[[Config], object] = lambda _config: None
-) -> AsyncIterator[Running]:
-    """Watch and serve for as long as the context lasts; `nvml` names the module that plays pynvml.
-
-    `prepare` is called with each configuration, before it is used.
-    """
-
-    def apply(new: Config) -> None:
-        prepare(new)
-        if late := [name for name in NEED_A_RESTART if getattr(new, name) != getattr(config, name)]:
-            logger.warning("some settings count only after a restart", extra={"settings": ",".join(late)})
-        monitor.configure(new)
-        notifier.pace(new.interval)
-
-    async with AsyncExitStack() as stack:
-        notifier = Notifier(os.environ)
-        reloader = Reloader(file, load, apply)  # made before the first load, so that it sees what changes meanwhile
-        config = load()
-        prepare(config)
-        gate = Gate(SECURITY_HEADERS, config.web.max_requests)
-        reloads = Reloads(reloader, _web_reloader(config, gate), notifier)
-        monitor = Monitor(config, start_workers(config, nvml))
-        stack.push_async_callback(monitor.close)
-        exposition = Exposition(monitor.view, reloaded=reloads.last_successful)
-        monitor.watch(exposition.publish)
-        monitor.watch(lambda _view: notifier.alive())
-        trends = Trends()
-        monitor.watch(trends.take)
-        await _keep(stack, config, monitor)
-        await _keep_evidence(stack, monitor)
-        page = StatusPage(lambda: monitor.view, trends, config.web.telemetry_path)
-        orders = Orders(reloads.request, monitor.release_gpu)
-        app = application(config.web, exposition, lambda: monitor.view, orders, page, gate=gate)
-        await _listen(stack, Listener(app, gate), config.web.listen_address)
-        for one in reloads:
-            one.start()
-            stack.push_async_callback(one.stop)
-        watching = asyncio.create_task(monitor.run())
-        stack.push_async_callback(_cancelled, watching)
-        notifier.pace(config.interval)
-        notifier.ready()
-        stack.callback(notifier.stopping)
-        yield Running(monitor, reloads, watching)
-
-
-def _web_reloader(config: Config, gate: Gate) -> Reloader[Policy] | None:
-    """Let the gate go by the web file, and return what reads it again; raises ConfigError."""
-    if config.web.config_file is None:
-        return None
-    loader = PolicyLoader(Path(config.web.config_file))
-    reloader = Reloader(Path(config.web.config_file), loader.load, gate.apply, named=loader.seen)
-    gate.apply(loader.load())
-    return reloader
-
-
-async def _keep(stack: AsyncExitStack, config: Config, monitor: Monitor) -> None:
-    """Recall what an exporter before this one remembered, and keep it for one after it."""
-    keeper = Keeper(_kept_in(config))
-    monitor.recall(await keeper.loaded())
-    monitor.watch(lambda view: keeper.keep(view.snapshot.moment.monotonic, monitor.remember))
-    stack.push_async_callback(lambda: keeper.close(monitor.view.snapshot.moment.monotonic, monitor.remember))
-
-
-async def _keep_evidence(stack: AsyncExitStack, monitor: Monitor) -> None:
-    """Record the last half hour, and gather evidence of each incident."""
-
-    def record(view: View) -> None:
-        if monitor.config.evidence.enabled:
-            recorder.take(view.snapshot, monitor.remember)
-
-    recorder = FlightRecorder()
-    keeper = EvidenceKeeper(lambda: monitor.config.evidence, Gatherer(monitor).gather, recorder.dump)
-    await keeper.load()
-    monitor.kept = keeper.kept
-    monitor.watch(record)
-    monitor.watch(keeper.take)
-    stack.push_async_callback(keeper.close)
-
-
-def _kept_in(config: Config) -> Path | None:
-    if not config.state.enabled:
-        return None
-    return Path(config.state.file) if config.state.file else usual_file(os.environ)
-
-
-async def _listen(stack: AsyncExitStack, listener: Listener, address: str) -> None:
-    stack.push_async_callback(listener.close)
-    await listener.open(address)
-    logger.info("serving", extra={"address": ",".join(listener.names), "version": __version__})
-
-
 async def _told_to_end(running: Running) -> None:
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -229,9 +79,3 @@ async def _told_to_end(running: Running) -> None:
     ended.cancel()
     if running.watching in done:
         running.watching.result()  # the monitor never ends by itself: what ended it is a bug, and must be seen
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

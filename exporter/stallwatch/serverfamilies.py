@@ -12,8 +12,8 @@ from stallwatch.collectors.socket import SocketReading
 from stallwatch.engines.meeting import group_of
 from stallwatch.judging.serving import OWED
 from stallwatch.lives import LOOP_LIVES, LOOP_SECONDS
-from stallwatch.monitor import COLLECTORS
 from stallwatch.past import Past
+from stallwatch.signals import COLLECTORS
 from stallwatch.snapshot import PHASES, Family, Server
 from stallwatch.tracks.limits import SIGNALS
 from stallwatch.verdict import SIGNATURES, VERDICTS

@@ -111,12 +111,15 @@ class Server:
     log_absence: str = ""
     address: str | None = None  # literal IP address to probe, with `launch.port`
     address_absence: str = ""
+    network: str = ""  # the network namespace of the address, as the kernel names it; empty: our own
     listening: bool = False  # a process of this server listens on its port
     incarnation: str = ""  # names this life of it; another one once all its processes are other ones
     cuda_visible_devices: str | None = None
+    container_devices: str | None = None  # the GPUs of the node that its container was given, None: all, or not known
     gpus: tuple[Place, ...] = ()
     container_id: str = ""
     pod_uid: str = ""
+    started: float | None = None  # of one whose processes have gone: when the first began, in seconds since boot
 
     @property
     def ranks(self) -> tuple[str, ...]:
@@ -137,8 +140,13 @@ class Reading:
 
 R = TypeVar("R", bound=Reading)
 
+_KERNEL_LOG = ("no_permission", "not_found", "overwritten", "too_many")
 HARMLESS = frozenset(
-    {("gpu", "released"), *(("kernel", reason) for reason in ("no_permission", "not_found", "overwritten", "too_many"))}
+    {
+        ("gpu", "released"),
+        ("gpu", "processes_not_visible"),
+        *((name, reason) for name in ("kernel", "kernel_lines") for reason in _KERNEL_LOG),
+    }
 )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from stallwatch.aside import Reads
-from stallwatch.http_probe import NotMadeError
+from stallwatch.exchange import NotMadeError
 from stallwatch.snapshot import Server
 
 READ_SECONDS = 2.0

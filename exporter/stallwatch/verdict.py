@@ -4,7 +4,7 @@ The rules stand in the order of decision: the first that has something to say de
 a gate: what is left decides, and only when nothing left does is the verdict `unknown`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stallwatch import wording
 from stallwatch.judging import ends, serving, starting
@@ -12,6 +12,7 @@ from stallwatch.past import Past
 from stallwatch.snapshot import Moment
 
 VERDICTS = ("starting", "idle", "busy", "slow", "stopping", "suspect", "stalled", "dead", "unknown")
+WORST_FIRST = ("dead", "stalled", "suspect", "slow", "unknown", "starting", "stopping", "busy", "idle")
 SIGNATURES = (
     "cold_deadlock",
     "spin_deadlock",
@@ -29,6 +30,8 @@ SIGNATURES = (
     "orphaned_memory",
     "device_fault",
 )
+PATIENCE = ("stalled", "stalled_high_power", "start_without_movement", "start_without_movement_partial", "split")
+"""The limits that a server which stands still is waited for."""
 RULES = (
     ends.device,
     ends.gone,
@@ -65,6 +68,17 @@ def judge(past: Past, now: Moment) -> Verdict:
     missing = wording.joined(past.missing) or "none of them says whether work is owed and whether it gets on"
     reason = f"The signals that would decide are missing ({missing})."
     return Verdict("unknown", "", _unix(now, past.first_seen), reason, past.missing)
+
+
+def foreseen(past: Past, verdict: Verdict, now: Moment) -> str:
+    """Return the signature, of a server that is only suspect the one it will have once it stood still for long enough.
+
+    The same facts decide it: only the limits are waited for.
+    """
+    if verdict.state != "suspect":
+        return verdict.signature
+    short = {name: min(past.limit(name), past.limit("suspect")) for name in PATIENCE}
+    return judge(replace(past, limits={**past.limits, **short}), now).signature
 
 
 def _unix(now: Moment, monotonic: float) -> float:

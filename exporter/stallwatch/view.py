@@ -15,6 +15,11 @@ JUST_BEFORE = 1800.0
 """A verdict may change within one incident, so that its evidence was gathered so long before it began."""
 
 
+def stands_still(state: str) -> bool:
+    """Say whether a server of this verdict has not moved for a while."""
+    return state in {"suspect", "stalled"}
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """What is kept of one incident: the name of its directory, whose it is, and when it was gathered (Unix seconds)."""

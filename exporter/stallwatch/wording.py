@@ -1,6 +1,7 @@
 """How is a verdict put into words? One plain sentence with the numbers, for a person at 3 a.m."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from stallwatch.collectors.health import Probe
 from stallwatch.gpus.xids import words_of
@@ -11,6 +12,7 @@ ASLEEP_CORES = 0.05
 SPINNING_CORES = 0.5
 STALE_PROBE = 20.0
 LONGEST = 1e9
+MOST_ALIKE = 3  # ranks that it takes to say that one is unlike the others
 BEFORE_STANDSTILL = 600.0
 """What the kernel told this long before the last movement may be what ended it."""
 
@@ -23,6 +25,17 @@ def duration(seconds: float) -> str:
         return f"{max(0, seconds):.0f} s"
     minutes = int(seconds // 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def limit(seconds: float, why: str = "") -> str:
+    """Return a limit to stand after a duration, and what it rests on where it is not the usual one."""
+    return f" (limit {joined((duration(seconds), why))})"
+
+
+def unread(signals: Sequence[str]) -> str:
+    """Return which signals cannot be read, as a clause: two by name, more by their number."""
+    words = [signal.replace("_", " ") for signal in signals]
+    return f"since {' and '.join(words) if len(words) <= 2 else f'{len(words)} signals'} cannot be read"
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -41,7 +54,7 @@ def moving(signals: Iterable[str]) -> str:
 def seen(past: Past, now: float) -> str:
     """Return what is seen of a server that does not move: GPUs, schedulers, log, port, the rank that lags."""
     parts = (gpus(past), schedulers(past), log(past, now), queue(past), probes(past, now), lagging(past))
-    return joined((*parts, kernel(past, now))) or "no signal says more"
+    return joined((*parts, waiting_elsewhere(past), kernel(past, now))) or "no signal says more"
 
 
 def weights(past: Past) -> str:
@@ -153,6 +166,25 @@ def odd_ranks(past: Past) -> list[str]:
     if asleep and any(cores >= SPINNING_CORES for cores in cpu.values()):
         return _few(asleep, len(cpu))
     return []
+
+
+def waiting_elsewhere(past: Past) -> str:
+    """Name the ranks that sleep in another place of the kernel than most, of a server that does not move."""
+    found = elsewhere(past)
+    return joined(f"{rank} sleeps in {wchan} unlike the others" for rank, wchan in found.items())
+
+
+def elsewhere(past: Past) -> dict[str, str]:
+    """Return the few ranks that sleep in another function of the kernel than all others do, and that function.
+
+    It means something only while nothing moves: the loop of a healthy rank is seen here and there.
+    """
+    asleep = {rank.rank: rank.wchan for rank in past.schedulers if rank.wchan and rank.missing_since is None}
+    if len(asleep) < MOST_ALIKE:
+        return {}
+    usual, count = Counter(asleep.values()).most_common(1)[0]
+    few = len(asleep) - count
+    return {rank: wchan for rank, wchan in asleep.items() if wchan != usual} if 3 * few <= len(asleep) else {}
 
 
 def names(ranks: Iterable[RankPast]) -> str:

@@ -13,17 +13,7 @@ from typing import Any
 from aiohttp import ClientSession, ClientWebSocketResponse
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--remote-debugging-port=0",
-)
+FLAGS = (*Path(__file__).with_name("chromium_flags.txt").read_text().split(), "--remote-debugging-port=0")
 PATIENCE = 60.0
 
 

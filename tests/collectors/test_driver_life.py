@@ -240,7 +240,7 @@ def test_a_driver_that_is_loaded_anew(play):
         step(state=False),
         step("error nvmlInit 18"),
         step("driver 590.1", "driver_clock -900", "gpu * energy_joules 3", "order 1 0"),
-        step("driver 590.1", "driver_clock -900", "gpu * energy_joules 4", "order 1 0"),
+        step("driver 590.1", "driver_clock -895", "gpu * energy_joules 4", "order 1 0"),
     )
     reasons = [sorted({reason for reason, _ in failures}) for _, failures in answers]
     assert reasons == [[], [], ["driver_not_loaded"], ["driver_not_loaded"], ["version_mismatch"], [], []]

@@ -37,7 +37,7 @@ class Files:
         self.loads = ()
         self.kept = []
 
-    def read(self, server, now):
+    async def read(self, server, now):
         """Return it."""
         return self.loads
 

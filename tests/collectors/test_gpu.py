@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from nvml_library import environment, write_state
+from procfs_tree import ProcTree
 from stallwatch.collectors import gpu
 from stallwatch.collectors.gpu import Gpu, GpuProcess, GpuReader, GpuReading
 from stallwatch.gpus.nvml import SLOWLY, Nvml
+from stallwatch.gpus.visibility import Visibility
+from stallwatch.node.procfs import Procfs
 from stallwatch.simulation.nvml import Driver
 from stallwatch.snapshot import Moment
 
@@ -147,7 +150,7 @@ def test_eight_loaded_idle_gpus_through_pynvml(library, tmp_path):
     assert [found["utilization"] for found in reading["gpus"]] == [0.02] * 5 + [0.03] + [0.02] * 2
     assert {(found["memory_used"], found["memory_total"]) for found in reading["gpus"]} == {(76 << 30, 96 << 30)}
     assert {(found["power_watts"], found["power_limit_watts"]) for found in reading["gpus"]} == {(90, 600)}
-    assert reading["gpus"][0]["processes"] == [{"pid": 4242, "memory_bytes": 77000 << 20}]
+    assert reading["gpus"][0]["processes"] == [{"pid": 4242, "memory_bytes": 77000 << 20, "hidden": False}]
 
 
 def test_burst_between_two_readings_counts_through_pynvml(library, tmp_path):
@@ -157,6 +160,20 @@ def test_burst_between_two_readings_counts_through_pynvml(library, tmp_path):
     assert failures == []
     assert first["gpus"][0]["busy_seconds"] == 0
     assert second["gpus"][0]["busy_seconds"] == pytest.approx(0.2, abs=0.003)
+
+
+def test_processes_that_are_kept_from_us_are_told_and_marked(tmp_path):
+    """Nothing is broken: the GPUs are read, and the flags of a server tell which are its own."""
+    tree = ProcTree(tmp_path)
+    tree.add(1, "pause", ppid=0)
+    tree.add(7, "x")
+    tree._link("self/ns/pid", tree.folder)
+    node = Node(tmp_path / "state", "gpus 1", "gpu 0 process 7 5", "gpu 0 process 4711 6")
+    node.reader = GpuReader(Nvml(node.driver, node.notes.append), node.clock, Visibility(Procfs(str(tree.root))))
+    assert node.read()[1] == ()
+    reading, (failure,) = node.read()
+    assert (failure.reason, failure.harmless, "hostPID" in failure.detail) == ("processes_not_visible", True, True)
+    assert [(process.pid, process.hidden) for process in reading.gpus[0].processes] == [(7, False), (4711, True)]
 
 
 def test_all_fields_are_plain_values(node):

@@ -303,7 +303,7 @@ def test_reading_crosses_as_json(proc):
 
 def test_a_worker_stays_small():
     """The module brings in nothing that a worker must not carry."""
-    code = "import sys, stallwatch.collectors.process as it; print(it.__file__, *sys.modules)"
+    code = "import sys, stallwatch.collectors.process as it; it.reader({}, print); print(it.__file__, *sys.modules)"
     paths = os.pathsep.join(path for path in sys.path if path.endswith("exporter"))
     env = {**os.environ, "PYTHONPATH": paths}
     modules = subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True).stdout.decode()

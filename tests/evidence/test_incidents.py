@@ -7,9 +7,8 @@ import pytest
 from incidents import a_view, at, bundle, hung, named
 from pasts import a_past, ranks, serving, starting
 from readings import NAME, a_server
-from stallwatch.evidence.incidents import APART, APART_CRASHING, Incidents, foreseen
+from stallwatch.evidence.incidents import APART, APART_CRASHING, Incidents
 from stallwatch.past import Ending
-from stallwatch.verdict import judge
 
 EVIDENCE, STALLED = 180.0, 240.0
 
@@ -91,11 +90,7 @@ def test_each_server_is_an_incident_of_its_own():
     ]
 
 
-def test_the_kind_of_a_hang_is_told_before_it_is_called_stalled():
-    """At three minutes the verdict is suspect; what it will be is known from the same facts."""
-    past = hung(EVIDENCE, ranks=ranks(0.0, 0.0))
-    verdict = judge(past, at(0))
-    assert (verdict.state, verdict.signature) == ("suspect", "")
-    assert foreseen(past, verdict, at(0)).signature == "cold_deadlock"
-    well = judge(serving(), at(0))
-    assert foreseen(serving(), well, at(0)) is well
+def test_a_bundle_of_before_the_clock_was_set_back_is_of_another_incident():
+    """It seems to be of a time that is yet to come; that is no reason to keep nothing of this one."""
+    late = bundle(at(0).unix + 3600.0)
+    assert due(Incidents(), a_view(hung(EVIDENCE)), kept=late) == [(NAME, "nothing has moved for 3 min")]

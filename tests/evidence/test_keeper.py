@@ -4,9 +4,13 @@ import asyncio
 import gzip
 import json
 import logging
+import os
+import threading
 
+import msgspec
 import pytest
 
+from frozen_disk import FrozenDisk
 from incidents import NAME, a_view, at, bundle, hung, kept, named, written
 from pasts import serving
 from small_disks import small_disk
@@ -36,10 +40,24 @@ class Gathering:
         return (Found("threads", None, (Failure("threads", "timeout", "pid 101", server.name),), 5.0),)
 
 
+class Settings:
+    """Settings that may change, as by a reload."""
+
+    def __init__(self, directory, **settings):
+        self.config = EvidenceConfig(directory=str(directory), **settings)
+
+    def __call__(self):
+        """Return what is in force."""
+        return self.config
+
+    def change(self, **settings):
+        """Have others from now on."""
+        self.config = msgspec.structs.replace(self.config, **settings)
+
+
 def keeper(directory, gather, **settings):
     """Return a keeper of evidence in a directory."""
-    config = EvidenceConfig(directory=str(directory), **settings)
-    return EvidenceKeeper(lambda: config, gather, lambda: gzip.compress(b""))
+    return EvidenceKeeper(Settings(directory, **settings), gather, lambda: gzip.compress(b""))
 
 
 async def done(one):
@@ -167,6 +185,71 @@ async def test_a_directory_that_cannot_be_listed_is_said(tmp_path, caplog):
     await one.load()
     assert "cannot be listed" in caplog.text
     assert one.kept().bundles == 0
+
+
+async def test_a_dead_disk_holds_up_one_thread_and_nobody_else(tmp_path, caplog):
+    """Each try ends and is counted, none waits behind the one before, and what comes of that at last is known."""
+    with FrozenDisk(tmp_path) as disk:
+        disk.freeze()
+        one = EvidenceKeeper(Settings(disk.path), Gathering(), lambda: gzip.compress(b""), 0.2)
+        one.take(a_view(*(named(hung(STALLED), f"sglang:{port}") for port in range(5))))
+        await asyncio.wait_for(done(one), 5.0)
+        assert one.kept().failures["write"] == 5
+        errors = [record.error for record in caplog.records]
+        assert errors[0] == "the disk has not answered in 0.2 s"
+        assert set(errors[1:]) == {"the disk has not answered since the bundle before"}
+        assert sum(thread.name == "evidence" for thread in threading.enumerate()) == 1
+        disk.thaw()
+        name = await one._writing
+        assert [bundle.name for bundle in store.bundles(disk.path)] == [name]
+        assert [bundle.name for bundle in one.kept().latest.values()] == [name]
+
+
+async def test_a_listing_that_comes_late_counts_all_the_same(tmp_path, caplog):
+    """The start does not wait for a disk, and the incident that it finds is not gathered a second time."""
+    name = written(tmp_path, at(0).unix, server=NAME)
+    one = keeper(tmp_path, Gathering())
+    await one.load(within=0.0)
+    assert "cannot be listed" in caplog.text
+    while not one.kept().bundles:
+        await asyncio.sleep(0.01)
+    assert one.kept().latest[NAME].name == name
+
+
+async def test_a_start_clears_away_what_was_left_unfinished(tmp_path):
+    """An exporter that is killed each time it writes must not fill the disk."""
+    part = tmp_path / ".20270115T080000Z-x.part"
+    part.mkdir()
+    os.utime(part, (1.0, 1.0))
+    await keeper(tmp_path, Gathering()).load()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_another_directory_counts_at_once(tmp_path):
+    """What lies in the one before is told of no more, since no command would find it."""
+    written(tmp_path / "before", 1.0)
+    written(tmp_path / "after", 2.0, server="vllm:8000")
+    one = keeper(tmp_path / "before", Gathering())
+    await one.load()
+    assert list(one.kept().latest) == ["sglang:30000"]
+    one._settings.change(directory=str(tmp_path / "after"))
+    one.take(a_view())
+    assert one.kept().bundles == 0
+    while not one.kept().bundles:
+        await asyncio.sleep(0.01)
+    assert list(one.kept().latest) == ["vllm:8000"]
+
+
+async def test_what_is_switched_off_while_it_is_gathered_is_not_written(tmp_path):
+    """Whoever switches it off wants no file any more."""
+    gathering = Gathering(open_gate=False)
+    one = keeper(tmp_path, gathering)
+    one.take(a_view(hung(STALLED)))
+    await asyncio.sleep(0)
+    one._settings.change(enabled=False)
+    gathering.gate.set()
+    await done(one)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_switched_off_it_neither_gathers_nor_tells(tmp_path):

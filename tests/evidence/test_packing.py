@@ -3,13 +3,16 @@
 import gzip
 import hashlib
 import json
+import os
 import tarfile
 
 import pytest
 
 from incidents import written
+from small_disks import small_disk
 from stallwatch.config import ConfigError
 from stallwatch.evidence.packing import SUMS, pack
+from stallwatch.recordingfile import LONGEST_LINE
 
 SECRET = "sk-canary00000000000000"
 
@@ -62,13 +65,41 @@ def test_no_file_is_overwritten(bundle, tmp_path):
     assert (tmp_path / "out.tar.gz").read_text() == "mine"
 
 
-@pytest.mark.parametrize(("name", "data"), [("a.json", b"{"), ("a.jsonl.gz", b"no gzip"), ("a.jsonl.gz", b"\x1f\x8b")])
+BROKEN = gzip.compress(b'{"moment": 1}\n' * 999)[:-20] + b"\xff" * 30
+
+
+@pytest.mark.parametrize(("name", "data"), [("a.json", b"{"), ("a.jsonl.gz", b"no gzip"), ("a.jsonl.gz", BROKEN)])
 def test_a_file_that_is_not_what_it_says_is_named(bundle, tmp_path, name, data):
     """It cannot be redacted, so it is not passed on, and neither is the rest."""
     (bundle / name).write_bytes(data)
-    with pytest.raises(ConfigError, match=f"{name}: cannot be packed"):
+    with pytest.raises(ConfigError, match=f"{name}.*: cannot be (un)?packed"):
         pack(bundle, tmp_path / "out.tar.gz")
     assert not (tmp_path / "out.tar.gz").exists()
+
+
+def test_a_recording_that_unpacks_to_far_too_much_is_refused(bundle, tmp_path):
+    """Before it is held in memory."""
+    with gzip.open(bundle / "recording.jsonl.gz", "wb") as lines:
+        lines.write(b" " * (LONGEST_LINE + 1))
+    with pytest.raises(ConfigError, match="longer than"):
+        pack(bundle, tmp_path / "out.tar.gz")
+
+
+def test_a_full_disk_leaves_no_half_pack(bundle, tmp_path):
+    """Else the next try would find a file that is there already."""
+    (bundle / "summary.md").write_bytes(os.urandom(200_000))
+    disk = tmp_path / "disk"
+    with small_disk(disk):
+        with pytest.raises(ConfigError, match="No space left"):
+            pack(bundle, disk / "out.tar.gz")
+        assert list(disk.iterdir()) == []
+
+
+def test_a_bundle_that_is_thrown_away_meanwhile_is_named(bundle, tmp_path):
+    """The exporter goes on while a person packs."""
+    bundle.rename(bundle.with_name("gone"))
+    with pytest.raises(ConfigError, match=f"{bundle.name}: cannot be packed"):
+        pack(bundle, tmp_path / "out.tar.gz")
 
 
 def test_links_are_left_out(bundle, tmp_path):

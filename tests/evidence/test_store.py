@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -38,6 +40,25 @@ def test_two_bundles_of_one_second_both_stay(tmp_path):
     assert [bundle.name for bundle in store.bundles(tmp_path)] == names
 
 
+def test_two_exporters_write_into_one_directory(tmp_path):
+    """At the same second, of the same server: neither takes the other's unfinished one for what is left of a dead."""
+    with ThreadPoolExecutor(3) as exporters:
+        names = list(exporters.map(lambda _number: written(tmp_path, 1.0), range(60)))
+    assert len(set(names)) == 60
+    assert {path.name for path in tmp_path.iterdir()} == set(names)
+    assert len(store.bundles(tmp_path)) == 60
+
+
+def test_two_exporters_throw_away_in_one_directory(tmp_path):
+    """What the other one has removed is gone, which is no error."""
+    for at in range(100):
+        written(tmp_path, float(at))
+    with ThreadPoolExecutor(3) as exporters:
+        left = list(exporters.map(lambda _number: store.prune(tmp_path, 2, 10**9), range(3)))
+    assert all([bundle.at for bundle in one] == [98.0, 99.0] for one in left)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize("server", ["../../etc", "a/b", "..", "\n", "x" * 500, "modèle:1", "sglang:30000@abc"])
 def test_no_name_of_a_server_leads_elsewhere(tmp_path, server):
     """What a server is called is no path."""
@@ -67,6 +88,51 @@ def test_the_oldest_are_thrown_away_beyond_the_bytes(tmp_path):
     assert [bundle.at for bundle in store.prune(tmp_path, 9, 10)] == [3.0]
 
 
+def test_what_was_just_written_stays_where_the_clock_was_set_back(tmp_path):
+    """What seems to be of a later time was written before that, so it goes first."""
+    for at in (5000.0, 1300.0):
+        written(tmp_path, at)
+    name = written(tmp_path, 1400.0)
+    assert [bundle.at for bundle in store.prune(tmp_path, 2, 10**9, name)] == [1300.0, 1400.0]
+    assert [bundle.at for bundle in store.prune(tmp_path, 1, 10**9, name)] == [1400.0]
+
+
+def test_what_cannot_be_removed_stays_and_the_next_goes_in_its_place(tmp_path, caplog):
+    """It is said, and costs no evidence: a bundle that was written is kept all the same."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount")
+    stuck = tmp_path / written(tmp_path, 1.0)
+    for at in (2.0, 3.0, 4.0):
+        written(tmp_path, at)
+    subprocess.run(["mount", "--bind", str(stuck), str(stuck)], check=True)
+    try:
+        assert [bundle.at for bundle in store.prune(tmp_path, 2, 10**9)] == [1.0, 4.0]
+    finally:
+        subprocess.run(["umount", "--lazy", str(stuck)], check=True)
+    (record,) = caplog.records
+    assert (record.getMessage(), record.bundle) == ("evidence cannot be thrown away", stuck.name)
+
+
+def test_one_who_is_killed_while_removing_leaves_nothing_for_good(tmp_path):
+    """A bundle that is being removed is none any more, and is cleared away later on."""
+    name = written(tmp_path, 1.0)
+    part = (tmp_path / name).rename(tmp_path / f".{name}.removed.part")
+    (part / MANIFEST).unlink()
+    os.utime(part, (1.0, 1.0))
+    store.clear(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    store.clear(tmp_path / "none")
+
+
+def test_a_manifest_that_is_a_pipe_or_a_link_keeps_nobody_waiting(tmp_path):
+    """It is no manifest."""
+    for at, make in ((1.0, os.mkfifo), (2.0, lambda path: path.symlink_to("/dev/zero")), (3.0, os.mkdir)):
+        manifest = tmp_path / written(tmp_path, at) / MANIFEST
+        manifest.unlink()
+        make(manifest)
+    assert store.bundles(tmp_path) == []
+
+
 def test_a_link_is_neither_a_bundle_nor_followed(tmp_path):
     """Whoever could put one there must not have files elsewhere removed."""
     elsewhere = tmp_path / "elsewhere"
@@ -84,6 +150,9 @@ def test_what_a_killed_writer_left_is_no_bundle_and_goes(tmp_path):
     part.mkdir()
     (part / MANIFEST).write_bytes(files()[MANIFEST])
     assert store.bundles(tmp_path) == []
+    store.prune(tmp_path, 5, 10**9)
+    assert part.exists()  # somebody may still be at it
+    os.utime(part, (1.0, 1.0))
     store.prune(tmp_path, 5, 10**9)
     assert not part.exists()
 

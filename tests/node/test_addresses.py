@@ -114,11 +114,23 @@ def test_another_address_or_port_is_not_in_the_way(tree):
     assert find(tree) == Address("127.0.0.1")
 
 
-def test_another_network_namespace_is_told(tree):
-    """Its loopback is not ours."""
-    tree.network("net:[5]", [("127.0.0.1", 30000, 700)])
+def test_another_network_namespace_is_looked_into_and_named(tree):
+    """Its loopback is not ours, and neither are those who listen there."""
+    tree.network("net:[5]", [("0.0.0.0", 30000, 700)])
+    tree.network(OUR_NETWORK, [("127.0.0.1", 30000, 900)])
     tree.add(7, "x", fds={3: "socket:[700]"}, network="net:[5]")
-    assert find(tree).absence.partition(":")[0] == "other_network_namespace"
+    assert find(tree) == Address("127.0.0.1", listening=True, network="net:[5]")
+    tree.network("net:[5]")
+    assert find(tree) == Address("127.0.0.1", network="net:[5]")
+
+
+def test_an_address_of_another_network_namespace_is_one_of_its_own(tree):
+    """Ours is a foreign one there."""
+    tree.add(7, "x", network="net:[5]")
+    tree.network("net:[5]")
+    (tree.root / "networks" / "net:[5]" / "fib_trie").write_text("")
+    assert find(tree, host="10.0.0.5").absence.partition(":")[0] == "foreign_address"
+    assert find(tree, host="fd00::5") == Address("fd00::5", network="net:[5]")
 
 
 def test_a_server_without_a_port_is_told(tree):

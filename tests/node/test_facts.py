@@ -29,10 +29,10 @@ class Keeper:
         self.notes = []
         self.keeper = FactsKeeper(lambda _procfs, _pid: None)
 
-    def of(self, *flags, skip=(), environ=(), title=None):
+    def of(self, *flags, skip=(), environ=(), cgroup="0::/\n"):
         """Read the facts of a launcher with these flags."""
         argv = (*MODULE, *flags)
-        self.tree.add(7, *argv, environ=environ, root=self.root, cwd=self.root / "srv")
+        self.tree.add(7, *argv, environ=environ, cgroup=cgroup, root=self.root, cwd=self.root / "srv")
         launcher = entry(argv)
         group = Group(("launcher", 7, 100), "sglang", launcher, launcher, {7: (launcher, launcher.kind.identity)})
         procfs = Procfs(str(self.tree.root), self.notes.append, frozenset(skip))
@@ -137,6 +137,27 @@ def test_the_visible_devices_of_the_main_process_are_kept(keeper):
     assert keeper.of(environ=("CUDA_VISIBLE_DEVICES=2,3", "KEY=secret"))[0].visible_devices == "2,3"
     keeper.keeper = FactsKeeper(lambda _procfs, _pid: None)
     assert keeper.of()[0].visible_devices is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "given"),
+    [
+        ("GPU-4,GPU-5", "GPU-4,GPU-5"),
+        ("4,5", "4,5"),
+        ("all", None),
+        ("none", None),
+        ("void", None),
+        ("", None),
+        ("/var/run/nvidia-container-devices", None),
+    ],
+)
+def test_the_gpus_that_a_container_was_given_are_kept(keeper, setting, given):
+    """A list that is told elsewhere is not known; outside of a container the variable means nothing."""
+    environ = (f"NVIDIA_VISIBLE_DEVICES={setting}",)
+    assert keeper.of(environ=environ)[0].container_devices is None
+    keeper.keeper = FactsKeeper(lambda _procfs, _pid: None)
+    facts, _ = keeper.of(environ=environ, cgroup=f"0::/system.slice/docker-{'ab' * 32}.scope\n")
+    assert facts.container_devices == given
 
 
 def test_what_is_skipped_is_not_remembered_as_missing(keeper):

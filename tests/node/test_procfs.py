@@ -86,7 +86,18 @@ def test_only_the_variables_that_are_asked_for_leave_an_environment(tree):
         (f"1:x:/system.slice/containerd.service/kubepods-pod{UID}.slice:cri-containerd:{CONTAINER}", CONTAINER, UID),
         (f"0::/kubepods/besteffort/pod{UID.replace('_', '-')}/{CONTAINER}", CONTAINER, UID),
         (f"0::/../../kubepods/pod{'ab' * 16}/{CONTAINER}", CONTAINER, "ab" * 16),
+        (f"0::/../cri-containerd-{CONTAINER}.scope", CONTAINER, ""),
+        (f"11:pids:/kubepods/burstable/pod{UID.replace('_', '-')}/{CONTAINER}\n0::/", CONTAINER, UID),
+        (f"0::/machine.slice/machine-libpod_pod_{'cd' * 32}.slice/libpod-{CONTAINER}.scope/container", CONTAINER, ""),
+        (
+            f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{CONTAINER}.scope/container",
+            CONTAINER,
+            "",
+        ),
+        (f"0::/machine.slice/libpod-conmon-{CONTAINER}.scope", "", ""),
+        (f"0::/kubepods.slice/kubepods-pod{UID}.slice/crio-conmon-{CONTAINER}.scope", "", UID),
         ("0::/user.slice/user-1000.slice/session-3.scope", "", ""),
+        ("0::/system.slice/sglang.service", "", ""),
         ("0::/", "", ""),
     ],
 )

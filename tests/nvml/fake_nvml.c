@@ -174,9 +174,9 @@ static unsigned int sample(int gpu, long long n)
     return (unsigned int)(value + 0.5);
 }
 
-int nvmlInitWithFlags(unsigned int flags) { (void)flags; ENTER("nvmlInit"); running = 1; starts++; return SUCCESS; }
+int nvmlInitWithFlags(unsigned int flags) { (void)flags; ENTER("nvmlInit"); starts += !running++; return SUCCESS; }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-int nvmlShutdown(void) { ENTER("nvmlShutdown"); running = 0; return SUCCESS; }
+int nvmlShutdown(void) { ENTER("nvmlShutdown"); running--; return SUCCESS; }
 
 const char *nvmlErrorString(int code)
 {
@@ -336,6 +336,39 @@ NUMBER(nvmlDeviceGetEnforcedPowerLimit, "nvmlDeviceGetEnforcedPowerLimit", unsig
 NUMBER(nvmlDeviceGetPowerManagementLimit, "nvmlDeviceGetPowerManagementLimit", unsigned int, "power_limit_watts", 600, 1000)
 NUMBER(nvmlDeviceGetCurrentClocksEventReasons, "nvmlDeviceGetCurrentClocksEventReasons", u64, "throttle", 0, 1)
 NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, "nvmlDeviceGetCurrentClocksThrottleReasons", u64, "throttle", 0, 1)
+NUMBER(nvmlDeviceGetPerformanceState, "nvmlDeviceGetPerformanceState", unsigned int, "performance_state", 0, 1)
+NUMBER(nvmlDeviceGetPersistenceMode, "nvmlDeviceGetPersistenceMode", unsigned int, "persistence", 1, 1)
+NUMBER(nvmlDeviceGetComputeMode, "nvmlDeviceGetComputeMode", unsigned int, "compute_mode", 0, 1)
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "nvmlDeviceGetCurrPcieLinkGeneration", unsigned int, "pcie_generation", 5, 1)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "nvmlDeviceGetMaxPcieLinkGeneration", unsigned int, "pcie_generation_max", 5, 1)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "nvmlDeviceGetCurrPcieLinkWidth", unsigned int, "pcie_width", 16, 1)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "nvmlDeviceGetMaxPcieLinkWidth", unsigned int, "pcie_width_max", 16, 1)
+NUMBER(nvmlDeviceGetPcieReplayCounter, "nvmlDeviceGetPcieReplayCounter", unsigned int, "pcie_replays", 0, 1)
+/* The counters of all kinds of errors, of all links, are one. */
+#define COUNTER(function, key) \
+    int function(void *device, int one, int other, u64 *count) { (void)one, (void)other; GPU(#function); *count = (u64)number(gpu, key, 0); return SUCCESS; }
+COUNTER(nvmlDeviceGetTotalEccErrors, "ecc_errors")
+COUNTER(nvmlDeviceGetNvLinkErrorCounter, "nvlink_errors")
+
+int nvmlDeviceGetNvLinkState(void *device, unsigned int link, unsigned int *active)
+{
+    GPU("nvmlDeviceGetNvLinkState");
+    unsigned int links = (unsigned int)number(gpu, "nvlinks", 0);
+    if (link >= links)
+        return links ? INVALID_ARGUMENT : NOT_SUPPORTED;
+    *active = link < links - (unsigned int)number(gpu, "nvlinks_down", 0);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetRemappedRows(void *device, unsigned int *corrected, unsigned int *uncorrected, unsigned int *pending, unsigned int *failed)
+{
+    char rest[512];
+    GPU("nvmlDeviceGetRemappedRows");
+    *corrected = *uncorrected = *pending = *failed = 0;
+    if (last(gpu, "remapped_rows", rest))
+        sscanf(rest, "%u %u %u %u", corrected, uncorrected, pending, failed);
+    return SUCCESS;
+}
 
 int nvmlDeviceGetTotalEnergyConsumption(void *device, u64 *millijoules)
 {
@@ -373,10 +406,15 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *temperature
 int nvmlDeviceGetFieldValues(void *device, int count, field_t *fields)
 {
     GPU("nvmlDeviceGetFieldValues");
+    int links = number(gpu, "nvlinks", 0) > 0;
     for (int i = 0; i < count; i++) {
-        fields[i].type = 1;
-        fields[i].result = fields[i].id == 230 ? SUCCESS : NOT_SUPPORTED;
-        fields[i].value.u = (unsigned int)number(gpu, "recovery_action", 0);
+        int moved = links && (fields[i].id == 138 || fields[i].id == 139);
+        fields[i].type = moved ? 3 : 1;
+        fields[i].result = fields[i].id == 230 || moved ? SUCCESS : NOT_SUPPORTED;
+        if (moved)
+            fields[i].value.ull = (u64)(number(gpu, "nvlink_kib_per_second", 0) * monotonic());
+        else
+            fields[i].value.u = (unsigned int)number(gpu, "recovery_action", 0);
     }
     return SUCCESS;
 }

@@ -60,3 +60,12 @@ def test_a_replica_that_has_work_and_makes_no_token_is_marked():
     html = replica_table("k", a_past(replicas=(idle, hung)), moment())
     assert html.count("stands still") == 1
     assert '<tr class="odd"><th scope="row">DP1 <span class="flag">◀ stands still</span></th>' in html
+
+
+def test_a_replica_whose_loop_does_not_turn_is_marked():
+    """It shows no work, since its numbers are frozen; one that has work may take long for one turn."""
+    resting, hung = replica(heartbeat=5.0), replica(dp_rank="1", heartbeat=600.0)
+    at_work = replica(1.0, dp_rank="2", tokens=3.0, pending=900.0, heartbeat=600.0)
+    html = replica_table("k", a_past(replicas=(resting, hung, at_work)), moment())
+    assert html.count("stands still") == 1
+    assert '<th scope="row">DP1 <span class="flag">◀ stands still</span></th>' in html

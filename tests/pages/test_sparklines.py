@@ -4,10 +4,11 @@ import re
 
 import pytest
 
-from stallwatch.pages.sparklines import BOTTOM, HEIGHT, TOP, WIDTH, Mark, sparklines
+from stallwatch.pages.sparklines import BOTTOM, HEIGHT, STEP, TOP, Mark, sparklines
 from stallwatch.trends import POINTS, SIGNALS, HalfHour, Trend
 
 END = 100_000.0
+WIDTH = STEP * POINTS
 FLAT = (0.5, 0.5)
 GAP = None
 
@@ -43,7 +44,7 @@ def test_a_gap_stays_empty():
     (line,) = paths(html, "line")
     begins = [stretch.split(" ")[0] for stretch in line.split("M")[1:]]
     ends = [stretch.rpartition("L")[2].split(" ")[0] for stretch in line.split("M")[1:]]
-    assert list(zip(begins, ends, strict=True)) == [("1760", "1770"), ("1780", "1800")]
+    assert list(zip(begins, ends, strict=True)) == [("260", "270"), ("280", "300")]
 
 
 def test_ranks_that_differ_make_a_band():
@@ -66,7 +67,7 @@ def test_nothing_read_is_no_line_and_says_so():
 def test_the_mark_stands_at_the_same_place_in_every_row():
     """A line through all rows, from the top of each to its bottom."""
     mark = Mark(END - 900, "last movement 15 min ago", trouble=True)
-    html = sparklines("k", half_hour(utilization=[FLAT]), mark)
+    html = sparklines("k", half_hour(utilization=[FLAT] * POINTS), mark)
     assert paths(html, "mark trouble") == [f"M{WIDTH // 2} 0V{HEIGHT}"] * 5
     assert "│ last movement 15 min ago" in html
     assert "The line marks: last movement 15 min ago." in html
@@ -75,9 +76,22 @@ def test_the_mark_stands_at_the_same_place_in_every_row():
 @pytest.mark.parametrize("age", [1801, 7200])
 def test_a_moment_before_the_axis_is_said_instead(age):
     """No mark is drawn, and its label says that it lies before."""
-    html = sparklines("k", half_hour(utilization=[FLAT]), Mark(END - age, "idle for 2 h"))
+    html = sparklines("k", half_hour(utilization=[FLAT] * POINTS), Mark(END - age, "idle for 2 h"))
     assert paths(html, "mark") == []
-    assert "← idle for 2 h, before this half hour" in html
+    assert "← idle for 2 h, before these 30 min" in html
+
+
+@pytest.mark.parametrize(("known", "minutes"), [(1, 5), (30, 5), (31, 10), (90, 15), (91, 30), (180, 30)])
+def test_the_axis_is_as_long_as_what_is_known(known, minutes):
+    """What has been seen for a few minutes fills its charts, in all rows alike, and the axis says how long it is."""
+    half = half_hour(utilization=[FLAT] * known, tokens=[FLAT])
+    html = sparklines("k", half, Mark(END - 60 * minutes / 2, "idle"))
+    assert f"<span>-{minutes} min</span>" in html
+    assert set(re.findall(r'viewBox="0 0 (\d+) ', html)) == {str(60 * minutes)}
+    assert paths(html, "mark") == [f"M{30 * minutes} 0V{HEIGHT}"] * 5
+    (line,) = paths(row(html, "GPU busy"), "line")
+    assert line.startswith(f"M{60 * minutes - STEP * known} ")
+    assert line.rpartition("L")[2].startswith(f"{60 * minutes} ")
 
 
 def test_power_is_drawn_against_its_limit():
@@ -96,4 +110,4 @@ def test_each_chart_has_a_name_and_a_description():
     labelled = " ".join(re.findall(r'aria-(?:labelledby|describedby)="([^"]+)"', html)).split()
     assert len(ids) == len(set(ids)) == 10
     assert sorted(labelled) == sorted(ids)
-    assert "Now 50 %; 20 % to 50 % in the 20 s of 30 min that were read." in html
+    assert "Now 50 %; 20 % to 50 % in the 20 s of 5 min that were read." in html

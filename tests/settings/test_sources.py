@@ -14,8 +14,8 @@ DURATION = "expected a duration above 0 such as 500ms, 15s or 1h30m"
 LISTEN = "web.listen_address: expected an address such as :19847, 127.0.0.1:19847 or [::1]:19847"
 TELEMETRY = "web.telemetry_path: expected a path such as /metrics, and none of /, /-/... and /api/..., which are taken"
 SECTIONS = (
-    "collectors, discovery, engine, evidence, gpu, health, interval, limits, log, path, servers, socket, state, web, "
-    "workers"
+    "collectors, discovery, engine, evidence, gpu, health, interval, limits, log, notify, path, servers, socket, "
+    "state, web, workers"
 )
 LIMITS = (
     "compile, evidence, lost_process, rendezvous, rendezvous_multinode, silent, split, stalled, stalled_high_power, "
@@ -42,7 +42,7 @@ MESSAGES = {
     "interval-long": "interval: expected a duration from 50ms to 20s, got '2m'",
     "interval-nan": f"gpu.interval: {DURATION}, got nan",
     "interval-negative": f"gpu.interval: {DURATION}, got -5",
-    "later-key": f"notify: unknown key; allowed: {SECTIONS}",
+    "later-key": f"forward: unknown key; allowed: {SECTIONS}",
     "limits-high-power": "limits.stalled_high_power: expected at least stalled (20m), got 15m",
     "limits-order": "limits.evidence: expected more than suspect (3m), got 3m",
     "listen-address": f"{LISTEN}, got '19847'",
@@ -117,6 +117,7 @@ def test_a_file_with_every_key_is_read():
     assert config.web.enable_lifecycle
     assert config.collectors.disabled == {"gpu"}
     assert config.path.procfs == str(DATA / "host" / "proc")
+    assert config.notify.webhook_url_file == str(DATA / "secrets" / "webhook")
     assert (config.log.format, config.log.level) == ("json", "debug")
     assert (kimi.name, kimi.engine, kimi.port, kimi.host, kimi.gpus) == ("kimi", "sglang", 8000, "::1", (0, 1, 2, 3))
     assert (kimi.log, kimi.api_key_file) == (str(DATA / "logs" / "kimi.log"), "/run/secrets/key")
@@ -158,6 +159,8 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
         "servers: [{name: a, api_key_file: !hunter2!x y}]",
         "servers: [{name: a, api_key_file: *hunter2 }]",
         "servers: [{name: a, api_key_file: {hunter2: hunter2}}]",
+        "notify: {webhook_url_file: [hunter2]}",
+        "notify: {webhook_url: 'https://hunter2.example.org/hunter2'}",
         "servers: hunter2",
         "servers: [hunter2]",
         "servers: [{name: a, host: 'root:hunter2@example.org'}]",

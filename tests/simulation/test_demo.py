@@ -1,5 +1,6 @@
 """The demo, run as a newcomer runs it: a process whose output is read, and that leaves nothing behind."""
 
+import contextlib
 import os
 import pty
 import re
@@ -66,6 +67,8 @@ def test_it_ends_with_the_page_that_alertmanager_sends(environ):
     assert "Prometheus scrapes on" in output
     assert sum("loading_weights" in line for line in before) >= 2
     assert any(line.endswith("no error, no crash") for line in before)
+    assert any(re.search(r"EVIDENCE of sglang:\d+ is kept", line) for line in before), output
+    assert any(re.search(r"Odd one out: .*TP5", line) for line in before), output
     told = re.search(r"PAGE  (InferenceServer\w+) \(critical\)$", page)
     assert told, output
     assert f"127.0.0.1:{port}" in description
@@ -84,6 +87,42 @@ def test_without_prometheus_it_tells_the_page_from_the_same_facts(environ, tmp_p
     assert page.endswith("PAGE  InferenceServerStartupStuck (critical)")
     assert "is not ready and nothing has moved for" in description
     assert runbook.endswith("/InferenceServerStartupStuck.md")
+    assert_nothing_left(environ)
+
+
+HANGS = """
+node: {gpus: 2, gpu_memory_gib: 96, power_limit_watts: 600}
+servers:
+  - args: [--tp-size, "2", --port, "30000"]
+    segments:
+      - for: 60s
+        phase: loading_weights
+        gpu: {utilization: 3, memory_gib: {from: 1, to: 76}, power_watts: 90}
+        scheduler: {cpu: 1.0}
+        log: progress
+        health: refused
+      - {for: 14m, gpu: {utilization: 0, power_watts: 60}, scheduler: {cpu: 0}, log: silent}
+"""
+
+
+def test_a_scenario_by_name_pages_too(environ, tmp_path_factory):
+    """What Alertmanager sends of its servers is shown once each, and nothing is told of others on this machine."""
+    scenario = tmp_path_factory.mktemp("plot") / "hangs.yml"
+    scenario.write_text(HANGS)
+    port = free_port()
+    process = start(environ, port, str(scenario), "--seconds", SECONDS)
+    seen = set()
+    while process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            seen |= set(re.findall(r'stallwatch_server_info\{.*?server="([^"]+)"', answer.read().decode()))
+        time.sleep(0.5)
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    pages = re.findall(r"PAGE  (InferenceServer\w+) \(critical\)", output)
+    assert "InferenceServerStartupStuck" in pages or "InferenceServerStalled" in pages, output
+    assert len(pages) == len(set(pages))
+    assert "/alerts/runbooks/InferenceServer" in output
+    assert len(seen) == 1
     assert_nothing_left(environ)
 
 

@@ -86,6 +86,8 @@ def test_the_next_page_is_one_that_fires_for_the_server(tmp_path, others):
         "InferenceServerSilent", "critical", "sglang:30000", "why", "https://r"
     )
     assert pager.next_page("sglang:30000") is None
+    pager.pages.put_nowait({"alerts": [others, sent()]})
+    assert pager.next_page("vllm:8000", "sglang:30000").server == "sglang:30000"
 
 
 @pytest.mark.parametrize(("does", "alive"), [("exit 1", False), ("exec sleep 60", True)])

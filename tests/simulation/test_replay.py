@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from readings import NAME, a_server, a_snapshot
 from stallwatch.config import ConfigError
-from stallwatch.simulation.replay import replay
-from stallwatch.simulation.scenario import SHIPPED
+from stallwatch.flight import FlightRecorder
+from stallwatch.recording import line_of
+from stallwatch.recordingfile import IN_BUNDLE
+from stallwatch.replay import play
+from stallwatch.simulation.replay import replay, shipped_scenarios
+from stallwatch.simulation.scenario import SHIPPED, load_scenario
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts" / "rules"
@@ -50,6 +55,82 @@ def test_a_shipped_scenario_is_played_by_its_name():
     assert told(Path("cold_deadlock_after_weights")) == told(COLD)
     with pytest.raises(ConfigError, match=r"no_such_scenario: no such scenario; there are: .*cold_deadlock"):
         told(Path("no_such_scenario"))
+
+
+def test_shipped_scenarios_are_listed_with_their_titles():
+    """Each by the name that plays it."""
+    lines = list(shipped_scenarios())
+    assert len(lines) == len(list(SHIPPED.glob("*.yml")))
+    assert "a stall that ends by itself" in next(line for line in lines if line.startswith("recovery "))
+
+
+def a_bundle(folder):
+    """Write the bundle of a server that hangs, as the flight recorder leaves it, and return its directory."""
+    folder.mkdir()
+    recorder = FlightRecorder()
+    for look in play(load_scenario(SHIPPED / "cold_deadlock_while_serving.yml")):
+        recorder.take(look.snapshot)
+    (folder / IN_BUNDLE).write_bytes(recorder.dump())
+    return folder
+
+
+def test_the_bundle_of_a_hang_is_replayed(tmp_path):
+    """By its directory or by the recording in it, with limits to try, and alerts."""
+    bundle = a_bundle(tmp_path / "sglang:30000.2026-05-01")
+    usual, tried = (told(bundle, limits=limits)[1][-1] for limits in ((), ["stalled=3m"]))
+    assert told(bundle / IN_BUNDLE)[1][-1] == usual
+    assert (usual["verdict"], usual["signature"], tried["verdict"]) == ("stalled", "cold_deadlock", "stalled")
+    assert usual["t"] - tried["t"] == 60
+    assert [line for line in told(bundle, rules=RULES)[1] if line.get("alert") == "InferenceServerStalled"]
+
+
+def test_a_bundle_is_replayed_under_the_limits_that_its_server_had(tmp_path):
+    """Others that are tried win; what is told of them that is no limit changes nothing."""
+    bundle = a_bundle(tmp_path / "a_bundle")
+    usual = told(bundle)[1][-1]["t"]
+    for limits, earlier in (({"stalled": 200.0, "evidence": 120.0}, 40.0), ({"stalled": -1.0}, 0.0), ({"no": 1.0}, 0.0)):
+        (bundle / "verdict.json").write_text(json.dumps({"server": NAME, "limits": limits}))
+        assert usual - told(bundle)[1][-1]["t"] == pytest.approx(earlier, abs=5.0)
+    (bundle / "verdict.json").write_text(json.dumps({"server": NAME, "limits": {"stalled": 200.0}}))
+    tried = told(bundle, limits=["stalled=3m"])[1][-1]["t"]
+    assert usual - tried == pytest.approx(60.0, abs=5.0)
+
+
+def test_of_a_bundle_its_server_is_told_of(tmp_path):
+    """Others of the node are in the recording as well, and are told of when they are asked for."""
+    bundle = a_bundle(tmp_path / "a_bundle")
+    (bundle / "verdict.json").write_text(json.dumps({"server": "vllm:8000", "limits": {}}))
+    assert told(bundle)[1] == []
+    assert {entry["server"] for entry in told(bundle, server=NAME)[1]} == {NAME}
+
+
+def test_a_person_is_told_how_a_recording_ends(tmp_path):
+    """A verdict that lasts is told only where it began, which may be long before."""
+    out = io.StringIO()
+    replay(a_bundle(tmp_path / "a_bundle"), out=out)
+    last = out.getvalue().splitlines()[-1]
+    assert f"the recording ends, {NAME} stalled" in last
+    assert "(limit 4 min)" in last
+
+
+def test_a_directory_that_is_no_bundle_is_named(tmp_path):
+    """As is one that holds no snapshot, whatever kind of recording it is."""
+    with pytest.raises(ConfigError, match=f"{tmp_path}: is no bundle: there is no recording.jsonl.gz in it"):
+        told(tmp_path)
+    (tmp_path / IN_BUNDLE).write_bytes(FlightRecorder().dump())
+    (tmp_path / "empty.jsonl").write_bytes(b"")
+    for empty in (tmp_path, tmp_path / "empty.jsonl"):
+        with pytest.raises(ConfigError, match=f"{empty}: holds no snapshot"):
+            told(empty)
+
+
+def test_names_in_a_recording_cannot_write_to_the_terminal(tmp_path):
+    """Whoever sends a bundle chooses what stands in it."""
+    path, out = tmp_path / "r.jsonl", io.StringIO()
+    path.write_bytes(line_of(a_snapshot(1.0, servers=(a_server(name="x\x1b[2J\n"),))))
+    replay(path, out=out)
+    assert "x?[2J?" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
 
 
 def test_with_rules_the_alerts_are_played_too():

@@ -138,6 +138,6 @@ def test_a_process_that_may_not_be_seen_is_one_failure():
 
 def test_a_process_in_quarantine_is_not_touched():
     """What hung before is named and left alone."""
-    reading, failures = look(server_of(os.getpid()), skip=frozenset({f"pid {os.getpid()}"}))
+    reading, failures = look(server_of(os.getpid()), skip=frozenset({f"descriptors of pid {os.getpid()}"}))
     assert reading.processes == ()
     assert [failure.reason for failure in failures] == ["quarantined"]

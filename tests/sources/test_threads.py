@@ -11,7 +11,8 @@ import pytest
 
 from frozen_disk import FrozenDisk, sleeps_in_kernel
 from stallwatch.lanes import decoder
-from stallwatch.sources.threads import MOST_OF_ONE_PROCESS, MOST_WAITS, NAME, ThreadsReading, reader, target
+from stallwatch.sources.onetask import MOST_WAITS
+from stallwatch.sources.threads import MOST_OF_ONE_PROCESS, NAME, ThreadsReading, reader, target
 from wedged import process, server_of, state_of, until
 
 NOTHING = frozenset()
@@ -150,11 +151,12 @@ def test_without_rights_one_failure_says_which_are_missing():
 
 
 def test_a_process_in_quarantine_is_not_touched():
-    """What hung before is named and left alone, the others are read."""
+    """What hung at its threads before is named and left alone; what hung at its command line is looked at."""
     with process("nothing") as hung, process("nothing") as other:
-        reading, failures = look(server_of(hung.pid, other.pid), skip=frozenset({f"pid {hung.pid}"}))
+        skip = frozenset({f"threads of pid {hung.pid}", f"pid {other.pid}"})
+        reading, failures = look(server_of(hung.pid, other.pid), skip=skip)
     assert [one.pid for one in reading.processes] == [other.pid]
-    assert [(failure.reason, failure.detail) for failure in failures] == [("quarantined", f"pid {hung.pid}")]
+    assert [(failure.reason, failure.detail) for failure in failures] == [("quarantined", f"threads of pid {hung.pid}")]
 
 
 def test_threads_beyond_the_limit_are_counted(tmp_path):

@@ -11,9 +11,9 @@ from stallwatch.view import View
 NOW = 1_800_000_000.0
 GOLDEN = """\
 sglang:30000: STALLED (cold_deadlock) for 12 min
-  It stands in loading weights (76 GiB on each of 8 GPUs) but nothing has moved for 12 min: GPUs 0 %
-  at 10% of their power limit, schedulers asleep, log without progress since `loading` for 12 min,
-  port 30000 refuses connections.
+  It stands in loading weights (76 GiB on each of 8 GPUs) but nothing has moved for 12 min (limit 10
+  min, since faults and compile cannot be read): GPUs 0 % at 10% of their power limit, schedulers
+  asleep, log without progress since `loading` for 12 min, port 30000 refuses connections.
   rank         pid     GPU  GPU %  GiB  W   CPU %  st  phase            thr
   TP0          100101  0    0      76   60  0      S   loading_weights  1
   TP1          100102  1    0      76   60  0      S   loading_weights  1

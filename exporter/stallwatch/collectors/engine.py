@@ -9,8 +9,9 @@ Reasons of failures, all of which leave the page unread: `not_enabled` (404 and 
 none of the known names), `invalid` (not HTTP, cut short, or no line of the known names can be parsed), `too_large`;
 `refused`, `timeout`, `reset`, `unreachable`, `tls_error`, `empty` (closed before the headers were complete),
 `unauthorized` (401 and 403), `http_error` (any other status that is not 2xx); `worker_node` (another node answers for
-this server), the word that discovery gave for a missing address, `no_address`, `address_not_literal`; `ca_unreadable`
-and `no_socket` (not asked). Two more may leave it read: `api_key_unreadable`, `api_key_withheld` (asked without).
+this server), the word that discovery gave for a missing address, `no_address`, `address_not_literal`; `ca_unreadable`,
+`no_socket` and `other_network_namespace` (not asked). Two more may leave it read: `api_key_unreadable`,
+`api_key_withheld` (asked without).
 """
 
 import asyncio
@@ -18,18 +19,21 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import aiohttp
-
-from stallwatch import http_probe
+from stallwatch import networks
 from stallwatch.api_keys import ApiKeys
 from stallwatch.config import EngineSettings
 from stallwatch.engines.metrics import NAMES, RankMetrics, ranks_of
+from stallwatch.exchange import NotMadeError, absence, result_of_status
 from stallwatch.heartbeats import Heartbeats
-from stallwatch.http_probe import NotMadeError
 from stallwatch.loads import Load, LoadFiles
+from stallwatch.networks import Networks
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 from stallwatch.trust import Trust
+
+if TYPE_CHECKING:  # whoever only looks at readings does not load it
+    import aiohttp
 
 NAME = "engine"
 PATH = "/metrics"
@@ -82,7 +86,8 @@ class EngineCollector:
     load_files: LoadFiles = field(default_factory=LoadFiles)
     keys: ApiKeys = field(default_factory=ApiKeys)
     trust: Trust[ssl.SSLContext] = field(default_factory=lambda: Trust(ssl.SSLContext))
-    _session: aiohttp.ClientSession | None = None
+    networks: Networks = field(default_factory=Networks)
+    _session: "aiohttp.ClientSession | None" = None
     _held: int = 0  # bytes of pages that are being received
     _pasts: dict[str, Heartbeats] = field(default_factory=dict)
 
@@ -107,19 +112,19 @@ class EngineCollector:
         failures: tuple[Failure, ...] = ()
         page: tuple[RankMetrics, ...] = ()
         dropped = 0
-        if absence := http_probe.absence(NAME, server):
-            failures = (absence,)
+        if missing := absence(NAME, server):
+            failures = (missing,)
         else:
             headers, failures = await self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
             try:
                 page, dropped = await self._page(server, settings, {"Accept": ACCEPT, **headers})
             except (_UnreadError, NotMadeError) as error:
                 failures = (*failures, Failure(NAME, error.reason, error.detail, server.name))
-        return self._reading(server, page, dropped), failures
+        return await self._reading(server, page, dropped), failures
 
-    def _reading(self, server: Server, page: Sequence[RankMetrics], dropped: int) -> EngineReading | None:
+    async def _reading(self, server: Server, page: Sequence[RankMetrics], dropped: int) -> EngineReading | None:
+        loads = await self.load_files.read(server, self.clock()) if server.engine == "sglang" else ()
         now = self.clock()
-        loads = self.load_files.read(server, now) if server.engine == "sglang" else ()
         past = self._past(server)
         of_counters = past.of_counters(page, now)
         of_loads = past.of_loads(loads, now, self.wall())
@@ -141,12 +146,15 @@ class EngineCollector:
     async def _page(
         self, server: Server, settings: EngineSettings, headers: Mapping[str, str]
     ) -> tuple[tuple[RankMetrics, ...], int]:
+        from stallwatch import http_probe  # noqa: PLC0415 with it comes aiohttp
+
         names = NAMES.get(server.engine)
         if names is None:
             raise _UnreadError("no_engine_metrics", "nothing is known of this engine's metrics")
         context = await self.trust.context(server, settings.ca_file)
         try:
-            body = await asyncio.wait_for(self._fetch(server, context, headers), settings.timeout)
+            async with self.networks.within(server):
+                body = await asyncio.wait_for(self._fetch(server, context, headers), settings.timeout)
             ranks, dropped = ranks_of(body, names)
         except http_probe.ERRORS as error:
             raise _UnreadError(http_probe.result_of_error(error)) from error
@@ -155,14 +163,16 @@ class EngineCollector:
         return ranks, dropped
 
     async def _fetch(self, server: Server, context: ssl.SSLContext | None, headers: Mapping[str, str]) -> bytes:
+        from stallwatch import http_probe  # noqa: PLC0415 the same
+
         if self._session is None:
-            self._session = http_probe.open_session(request_class=self.keys.request_class())
+            self._session = http_probe.open_session((), self.keys.request_class(), networks.open_socket)
         url = http_probe.url(server, PATH)
         async with self._session.get(url, headers=headers, ssl=context or True, allow_redirects=False) as response:
             _require_page(response.status)
             return await self._body(response)
 
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _body(self, response: "aiohttp.ClientResponse") -> bytes:
         """Return the body; the pages of all servers together may take only so much, of which small ones are no part."""
         body = bytearray()
         try:
@@ -182,7 +192,7 @@ class EngineCollector:
 def _require_page(status: int) -> None:
     if status in (404, 405):
         raise _UnreadError("not_enabled", f"HTTP {status}")
-    if (result := http_probe.result_of_status(status)) != "ok":
+    if (result := result_of_status(status)) != "ok":
         raise _UnreadError(result, f"HTTP {status}")
 
 

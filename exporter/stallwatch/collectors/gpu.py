@@ -2,6 +2,7 @@
 
 Failure reasons. The whole collector: library_not_found, driver_not_loaded, version_mismatch, no_permission, no_gpu. One
 GPU: gpu_lost, reset_required. Either: nvml_error, quarantined, and any of the above that NVML answers to a single call.
+Harmless is processes_not_visible: whose memory it is follows from the flags of the servers then.
 """
 
 import importlib
@@ -12,6 +13,8 @@ from typing import Any
 
 from stallwatch.gpus.busy import Busy, Questions
 from stallwatch.gpus.nvml import GPU_IS_LOST, LOST, RECOVERY_ACTIONS, THROTTLE_REASONS, UNKNOWN, CallError, Device, Nvml
+from stallwatch.gpus.visibility import Visibility
+from stallwatch.node.procfs import Procfs
 from stallwatch.snapshot import Failure, Family, Moment, Reading
 
 NAME = "gpu"
@@ -25,6 +28,7 @@ class GpuProcess:
 
     pid: int
     memory_bytes: int | None = None
+    hidden: bool = False  # it is kept from us, so that it may be anybody's
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +66,19 @@ def reader(
     options: Mapping[str, str], note: Callable[[str], None]
 ) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[GpuReading, tuple[Failure, ...]]]:
     """Return the function that reads all GPUs through the module that `options` name."""
-    return GpuReader(Nvml(importlib.import_module(options.get("nvml", "pynvml")), note)).read
+    nvml = Nvml(importlib.import_module(options.get("nvml", "pynvml")), note)
+    return GpuReader(nvml, visibility=Visibility(Procfs(options.get("procfs", "/proc")))).read
 
 
 class GpuReader:
     """Reads all GPUs again and again, remembers each by its UUID, and starts the library anew when that can help."""
 
-    def __init__(self, nvml: Nvml, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, nvml: Nvml, clock: Callable[[], float] = time.monotonic, visibility: Visibility | None = None
+    ) -> None:
         self._nvml = nvml
         self._clock = clock
+        self._visibility = visibility
         self._known: dict[str, Gpu] = {}
         self._busy: dict[str, Busy] = {}
         self._restart_at: float | None = None
@@ -94,8 +102,21 @@ class GpuReader:
         if not outcomes:
             failures.append(Failure(NAME, "no_gpu", "NVML lists no GPU"))
         self._plan_restart([error for _, error in outcomes])
-        gpus = tuple(_judged(outcomes, failures))
+        gpus = self._with_hidden(tuple(_judged(outcomes, failures)), failures)
         return GpuReading(at, self._nvml.driver_version, gpus), tuple(failures)
+
+    def _with_hidden(self, gpus: tuple[Gpu, ...], failures: list[Failure]) -> tuple[Gpu, ...]:
+        """Mark the processes that are kept from us."""
+        if self._visibility is None:
+            return gpus
+        hidden = self._visibility.hidden({process.pid for gpu in gpus for process in gpu.processes})
+        if not hidden:
+            return gpus
+        failures.append(Failure(NAME, "processes_not_visible", self._visibility.told(hidden)))
+        return tuple(
+            replace(gpu, processes=tuple(replace(one, hidden=one.pid in hidden) for one in gpu.processes))
+            for gpu in gpus
+        )
 
     def _start(self, at: float) -> None:
         if self._nvml.started and self._restart_at is not None and at >= self._restart_at:

@@ -6,8 +6,8 @@ before the headers were complete), `invalid` (not HTTP, or a body cut short); `u
 proves that the scheduler answered, `http` where it proves the web process only.
 
 Reasons of failures: the word that discovery gave for a missing address, `no_address`, `address_not_literal`,
-`api_key_unreadable` and `api_key_withheld` (probed without it), `ca_unreadable` and `no_socket` (not probed, as with
-a key whose port went to another user just then).
+`api_key_unreadable` and `api_key_withheld` (probed without it), `ca_unreadable`, `no_socket` and
+`other_network_namespace` (not probed, as with a key whose port went to another user just then).
 """
 
 import asyncio
@@ -18,17 +18,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
-from yarl import URL
-
-from stallwatch import http_probe
+from stallwatch import networks
 from stallwatch.api_keys import ApiKeys
 from stallwatch.config import ProbeSettings
-from stallwatch.http_probe import NotMadeError
+from stallwatch.exchange import NotMadeError, absence, result_of_status
+from stallwatch.networks import Networks
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 from stallwatch.trust import Trust
+
+if TYPE_CHECKING:  # whoever only looks at readings does not load it
+    import aiohttp
+    from yarl import URL
 
 NAME = "health"
 RESULTS = (
@@ -122,14 +124,17 @@ class HealthCollector:
     clock: Callable[[], float] = time.monotonic
     keys: ApiKeys = field(default_factory=ApiKeys)
     trust: Trust[_TimedContext] = field(default_factory=lambda: Trust(_TimedContext))
-    _session: aiohttp.ClientSession | None = None
+    networks: Networks = field(default_factory=Networks)
+    _session: "aiohttp.ClientSession | None" = None
     _pasts: dict[str, tuple[str, dict[str, _Past]]] = field(default_factory=dict)
     _tokens: dict[str, Probe] = field(default_factory=dict)  # the last request for a token, by server
 
-    def open(self) -> aiohttp.ClientSession:
+    def open(self) -> "aiohttp.ClientSession":
         """Return the HTTP session, made at the first call; it keeps no connection, cookie or name."""
+        from stallwatch import http_probe  # noqa: PLC0415 with it comes aiohttp
+
         if self._session is None:
-            self._session = http_probe.open_session([self._tracing()], self.keys.request_class())
+            self._session = http_probe.open_session([self._tracing()], self.keys.request_class(), networks.open_socket)
         return self._session
 
     async def close(self) -> None:
@@ -148,8 +153,8 @@ class HealthCollector:
         self, server: Server, settings: ProbeSettings
     ) -> tuple[HealthReading | None, tuple[Failure, ...]]:
         """Probe the paths one after another, since parallel requests can make a dead detokenizer look alive."""
-        if absence := http_probe.absence(NAME, server):
-            return None, (absence,)
+        if missing := absence(NAME, server):
+            return None, (missing,)
         headers, failures = await self.keys.authorization(NAME, server, settings.api_key_file, settings.uid)
         probes: list[Probe] = []
         try:
@@ -184,14 +189,17 @@ class HealthCollector:
         headers: dict[str, str],
         body: Mapping[str, Any] | None = None,
     ) -> Probe:
+        from stallwatch import http_probe  # noqa: PLC0415 with it comes aiohttp
+
         course = _Course()
         context = await self.trust.context(server, settings.ca_file)
         _ASKING.set((self.clock, course))
         started = self.clock()
         try:
-            exchange = self._exchange(http_probe.url(server, path), headers, context, course, body)
-            await asyncio.wait_for(exchange, settings.timeout)
-            result = http_probe.result_of_status(course.status or 0)
+            async with self.networks.within(server):
+                exchange = self._exchange(http_probe.url(server, path), headers, context, course, body)
+                await asyncio.wait_for(exchange, settings.timeout)
+            result = result_of_status(course.status or 0)
         except http_probe.ERRORS as error:
             result = http_probe.result_of_error(error)
         ended = self.clock()
@@ -206,7 +214,7 @@ class HealthCollector:
 
     async def _exchange(
         self,
-        url: URL,
+        url: "URL",
         headers: dict[str, str],
         context: ssl.SSLContext | None,
         course: _Course,
@@ -244,17 +252,24 @@ class HealthCollector:
             past.consecutive_failures += 1
         return past
 
-    def _tracing(self) -> aiohttp.TraceConfig:
-        async def opening(_session: aiohttp.ClientSession, trace: SimpleNamespace, _event: object) -> None:
+    def _tracing(self) -> "aiohttp.TraceConfig":
+        import aiohttp  # noqa: PLC0415 only who probes needs it
+
+        async def opening(_session: "aiohttp.ClientSession", trace: SimpleNamespace, _event: object) -> None:
             trace.trace_request_ctx.opening = self.clock()
 
-        async def connected(_session: aiohttp.ClientSession, trace: SimpleNamespace, _event: object) -> None:
+        async def connected(_session: "aiohttp.ClientSession", trace: SimpleNamespace, _event: object) -> None:
             trace.trace_request_ctx.connected = self.clock()
 
         tracing = aiohttp.TraceConfig()
         tracing.on_connection_create_start.append(opening)
         tracing.on_connection_create_end.append(connected)
         return tracing
+
+
+def answered(reading: HealthReading) -> bool:
+    """Say whether every probe got a good answer."""
+    return all(probe.result == "ok" for probe in reading.probes)
 
 
 def _token_request(server: Server) -> tuple[str, dict[str, Any]]:

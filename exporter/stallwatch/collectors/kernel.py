@@ -192,26 +192,33 @@ class KernelLog:
             self._file, self._part = None, ""
             # It is read again from its oldest line.
             self._xids, self._blocked = {}, {}
-        said = f"{self._path}: {error.strerror}"
-        if isinstance(error, FileNotFoundError):
-            return Failure(NAME, "not_found", f"{said}; a container needs this device of the host")
-        if isinstance(error, PermissionError):
-            return Failure(NAME, "no_permission", f"{said}; {self._hint(error)}")
-        return Failure(NAME, "unreadable", said)
+        return Failure(NAME, *refusal(error, self._path, self._procfs))
 
-    def _hint(self, error: PermissionError) -> str:
-        if error.errno == errno.EACCES:
-            return "only root may open it, or whom its mode allows"
-        if self._restricted():
-            return "kernel.dmesg_restrict is 1, so it takes CAP_SYSLOG, and in a container the device as well"
-        return "the device cgroup of a container refuses it unless the device is given to it (or it is privileged)"
 
-    def _restricted(self) -> bool:
-        try:
-            with open(f"{self._procfs}/sys/kernel/dmesg_restrict", "rb") as file:  # noqa: PTH123 pathlib costs 1 MiB in a worker
-                return file.read(4).strip() not in {b"", b"0"}
-        except OSError:
-            return False  # then the other hint is given
+def refusal(error: OSError, path: str, procfs: str) -> tuple[str, str]:
+    """Return why the kernel log cannot be read, in a word and in a sentence that says what it takes."""
+    said = f"{path}: {error.strerror}"
+    if isinstance(error, FileNotFoundError):
+        return "not_found", f"{said}; a container needs this device of the host"
+    if isinstance(error, PermissionError):
+        return "no_permission", f"{said}; {_hint(error, procfs)}"
+    return "unreadable", said
+
+
+def _hint(error: PermissionError, procfs: str) -> str:
+    if error.errno == errno.EACCES:
+        return "only root may open it, or whom its mode allows"
+    if _restricted(procfs):
+        return "kernel.dmesg_restrict is 1, so it takes CAP_SYSLOG, and in a container the device as well"
+    return "the device cgroup of a container refuses it unless the device is given to it (or it is privileged)"
+
+
+def _restricted(procfs: str) -> bool:
+    try:
+        with open(f"{procfs}/sys/kernel/dmesg_restrict", "rb") as file:  # noqa: PTH123 pathlib costs 1 MiB in a worker
+            return file.read(4).strip() not in {b"", b"0"}
+    except OSError:
+        return False  # then the other hint is given
 
 
 def families(readings: Sequence[KernelReading], moment: Moment) -> Iterable[Family]:

@@ -64,7 +64,7 @@ def target(server: Server) -> dict[str, Any] | None:
         "path": server.log_path,
         "root": server.log_root,
         "incarnation": server.incarnation,
-        "started": min((process.started for process in server.processes), default=None),
+        "started": min((process.started for process in server.processes), default=server.started),
     }
 
 
@@ -92,7 +92,7 @@ def reader(
             try:
                 logs.append(_log(wanted, follower, now))
             except OSError as error:
-                failures.append(Failure(NAME, _reason(error), what, wanted["server"]))
+                failures.append(Failure(NAME, reason_of(error), what, wanted["server"]))
         dropped = sum(follower.take_dropped() for follower in followers.values())
         return LogReading(now.monotonic, tuple(logs), dropped=dropped), tuple(failures)
 
@@ -175,7 +175,8 @@ def _since(time: float | None, moment: Moment) -> float | None:
     return None if time is None else max(0.0, moment.monotonic - time)
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """Return the word for why a log cannot be read."""
     if isinstance(error, NotRegularFileError):
         return "not_a_regular_file"
     if error.errno in _REASONS:

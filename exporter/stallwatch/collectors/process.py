@@ -10,13 +10,14 @@ Reasons of failures: `permission_denied` (once per server; what cannot be read i
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import psutil
+from typing import TYPE_CHECKING, Any
 
 from stallwatch.node.procfs import TICKS_PER_SECOND, read_file
-from stallwatch.node.usage import Identity, Stat, Total, cpu_of, faults_of
+from stallwatch.node.usage import Stat, Total, cpu_of, faults_of
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
+
+if TYPE_CHECKING:  # psutil is loaded by the worker alone
+    from stallwatch.node.handles import Handles
 
 NAME = "process"
 STATES = ("R", "S", "D", "Z", "T", "t", "X", "I")
@@ -78,7 +79,6 @@ class _Memory:
     """What one look leaves for the next."""
 
     stats: dict[int, Stat] = field(default_factory=dict)
-    handles: dict[Identity, psutil.Process] = field(default_factory=dict)
     totals: dict[tuple[Any, ...], Total] = field(default_factory=dict)
 
 
@@ -87,6 +87,7 @@ class _Look:
     """One pass over all processes: reads each file once and keeps what the next pass needs."""
 
     procfs: str
+    handles: "Handles"
     note: Callable[[str], None]
     clock: Callable[[], float]
     skip: frozenset[str]
@@ -194,31 +195,15 @@ class _Look:
         pid = stat.id[0]
         self.note(f"pid {pid}")
         try:
-            handle = self.before.handles.get(stat.id) or psutil.Process(pid)
-            self.after.handles[stat.id] = handle
-            with handle.oneshot():
-                switches = handle.num_ctx_switches()
-                return {
-                    "threads": handle.num_threads(),
-                    "resident_bytes": handle.memory_info().rss,
-                    "voluntary_switches": switches.voluntary,
-                    "involuntary_switches": switches.involuntary,
-                    "open_fds": None if stat.state == "Z" else self._open_fds(handle),
-                }
-        except psutil.NoSuchProcess:
-            return None
-        except psutil.AccessDenied:
+            facts = self.handles.facts(stat)
+        except PermissionError:
             self.denied = True
         except OSError as error:
             self._fail("unreadable", f"pid {pid}: {error.strerror}", server)
+        else:
+            self.denied |= facts is not None and facts["open_fds"] is None and stat.state != "Z"
+            return facts
         return None
-
-    def _open_fds(self, handle: psutil.Process) -> int | None:
-        try:
-            return handle.num_fds()
-        except psutil.AccessDenied:
-            self.denied = True
-            return None
 
     def _cpu_ratio(self, stat: Stat) -> float | None:
         before = self.before.stats.get(stat.id[0])
@@ -253,15 +238,16 @@ def reader(
     options: Mapping[str, str], note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[ProcessReading, tuple[Failure, ...]]]:
     """Return the function that reads the processes of these servers, again and again."""
+    from stallwatch.node.handles import Handles  # noqa: PLC0415 whoever only looks at readings does not load psutil
+
     procfs = options.get("procfs", "/proc")
-    psutil.PROCFS_PATH = procfs
-    memory = _Memory()
+    handles, memory = Handles(procfs), _Memory()
 
     def read(targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[ProcessReading, tuple[Failure, ...]]:
-        nonlocal memory
-        look = _Look(procfs, note, clock, skip, memory)
+        nonlocal handles, memory
+        look = _Look(procfs, handles, note, clock, skip, memory)
         found = [look.server(target) for target in targets]
-        memory = look.after
+        handles, memory = handles.next(), look.after
         samples = tuple(sample for samples, _ in found for sample in samples)
         trees = tuple(tree for _, tree in found if tree)
         return ProcessReading(clock(), samples, trees), tuple(look.failures)

@@ -18,8 +18,13 @@ from stallwatch.terminal.layout import Row, printed, table, width_of
 from stallwatch.wording import duration
 
 COLUMNS = ("bundle", "server", "verdict", "signature", "gathered", "MB")
+LONGEST_NAME = 100
 LONGEST_LINE = 2000
 LARGEST_FILE = 64 << 20
+UNREADABLE = (
+    ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, msgspec.MsgspecError,
+)  # fmt: skip
+"""What can be wrong with the files of a bundle that another version wrote."""
 
 
 def directory_of(config: Config) -> Path:
@@ -38,7 +43,7 @@ def list_bundles(directory: Path, *, as_json: bool = False) -> int:
         sys.stdout.write(f"No evidence is kept in {directory}.\n")
     else:
         rows = [_row(path, manifest) for path, manifest in found]
-        sys.stdout.write(printed(table(COLUMNS, rows, width_of(sys.stdout)), sys.stdout))
+        sys.stdout.write(printed(table(COLUMNS, rows, width_of(sys.stdout), longest=LONGEST_NAME), sys.stdout))
     return 0
 
 
@@ -63,7 +68,7 @@ def pack_bundle(directory: Path, wanted: str, output: Path | None) -> int:
 def found_bundle(directory: Path, wanted: str) -> Path:
     """Return the bundle that is meant: a path, its name, or the latest of a server or of all; raises ConfigError."""
     path = Path(wanted)
-    if os.sep in wanted or path.is_dir():
+    if wanted and (os.sep in wanted or path.is_dir()):
         if store.read_manifest(path) is None:
             raise ConfigError(f"{wanted}: is no bundle of evidence")
         return path.resolve()
@@ -84,19 +89,17 @@ def text_of(bundle: Path) -> str:
         sources = {name.removesuffix(".json"): _data(bundle / Path(name).name) for name in names}
         assert manifest is not None  # noqa: S101 without one it would be no bundle
         return summary(manifest, told, sources)
-    except (OSError, AttributeError, KeyError, TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return _text(bundle / store.SUMMARY)
 
 
 def _data(path: Path) -> Any:
-    with path.open("rb") as file:
-        return msgspec.json.decode(file.read(LARGEST_FILE))
+    return msgspec.json.decode(store.read(path, LARGEST_FILE))
 
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return file.read(LARGEST_FILE).decode(errors="replace")
+        return store.read(path, LARGEST_FILE).decode(errors="replace")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -13,13 +13,13 @@ import msgspec
 from stallwatch import __version__
 from stallwatch.evidence import store
 from stallwatch.evidence.gathering import Found
-from stallwatch.evidence.incidents import Incident, foreseen
+from stallwatch.evidence.incidents import Incident
 from stallwatch.evidence.store import Manifest, SourceEntry
 from stallwatch.evidence.summary import summary
 from stallwatch.recording import line_of
 from stallwatch.redaction import redact, redacted
 from stallwatch.report import server_report
-from stallwatch.verdict import Verdict
+from stallwatch.verdict import foreseen
 from stallwatch.view import View
 
 LARGEST_SOURCE = 8 << 20
@@ -40,8 +40,8 @@ class Content:
         return store.name_of(self.incident.past.server.name, self.view.snapshot.moment.unix)
 
     @cached_property
-    def foreseen(self) -> Verdict:
-        """Return the verdict, of a server that is only suspect yet what it will be called."""
+    def signature(self) -> str:
+        """Return the signature, of a server that is only suspect yet the one that it will have."""
         return foreseen(self.incident.past, self.incident.verdict, self.view.snapshot.moment)
 
     def files(self) -> dict[str, bytes]:
@@ -70,7 +70,7 @@ class Content:
             at=round(self.view.snapshot.moment.unix, 3),
             begun=round(incident.begun, 3),
             verdict=verdict.state,
-            signature=self.foreseen.signature,
+            signature=self.signature,
             why=incident.why,
             reason=redact(verdict.reason),
             sources=tuple(_entry(one, kept) for one in self.found),

@@ -6,11 +6,11 @@ moved for `limits.evidence`, since SGLang's own watchdog kills at 300 s, or at o
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stallwatch.past import Past
 from stallwatch.snapshot import Moment
-from stallwatch.verdict import Verdict, judge
+from stallwatch.verdict import Verdict
 from stallwatch.view import IN_TROUBLE, Bundle, View
 from stallwatch.wording import duration
 
@@ -18,7 +18,6 @@ HUNG = frozenset({"stalled", "dead"})
 APART = 600.0
 APART_CRASHING = 3600.0
 """So long after a bundle the next one of the same server may be gathered at the soonest."""
-PATIENCE = ("stalled", "stalled_high_power", "start_without_movement", "start_without_movement_partial", "split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Incidents:
             if incident is None or name in self._open or not self._is_apart(past, latest.get(name), now):
                 continue
             self._open.add(name)
-            if not _is_kept(incident, latest.get(name)):
+            if not _is_kept(incident, latest.get(name), now):
                 yield incident
 
     def failed(self, name: str, now: Moment) -> None:
@@ -73,14 +72,11 @@ def _incident(past: Past, verdict: Verdict, now: Moment) -> Incident | None:
     return Incident(past, verdict, begun, f"nothing has moved for {duration(still)}")
 
 
-def _is_kept(incident: Incident, bundle: Bundle | None) -> bool:
-    """Tell whether a bundle is of this incident: of the same life, gathered since it stands still."""
-    return bundle is not None and bundle.incarnation == incident.past.server.incarnation and bundle.at >= incident.begun
+def _is_kept(incident: Incident, bundle: Bundle | None, now: Moment) -> bool:
+    """Tell whether a bundle is of this incident: of the same life, gathered since it stands still.
 
-
-def foreseen(past: Past, verdict: Verdict, now: Moment) -> Verdict:
-    """Return what a suspect server will be called once it has stood still for long enough: the kind of its hang."""
-    if verdict.state != "suspect":
-        return verdict
-    short = {name: min(past.limit(name), past.limit("suspect")) for name in PATIENCE}
-    return judge(replace(past, limits={**past.limits, **short}), now)
+    One that is of a later time than now was gathered before the clock was set back, of whatever incident.
+    """
+    if bundle is None or bundle.incarnation != incident.past.server.incarnation:
+        return False
+    return incident.begun <= bundle.at <= now.unix

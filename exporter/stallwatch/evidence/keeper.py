@@ -26,6 +26,8 @@ logger = logging.getLogger("stallwatch.evidence")
 AT_ONCE = 2
 """So many servers are gathered of at the same time; where a node hangs as a whole, the others follow."""
 LOAD_SECONDS = 2.0
+WRITE_SECONDS = 60.0
+"""So long a disk may take for a bundle before it is taken for dead; nothing more is written until it answers."""
 
 Gather = Callable[[Server], Awaitable[Sequence[Found]]]
 
@@ -37,15 +39,25 @@ class EvidenceKeeper:
     as the bytes of a recording.
     """
 
-    def __init__(self, settings: Callable[[], EvidenceConfig], gather: Gather, recording: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        settings: Callable[[], EvidenceConfig],
+        gather: Gather,
+        recording: Callable[[], bytes],
+        write_seconds: float = WRITE_SECONDS,
+    ) -> None:
         self._settings = settings
         self._gather = gather
         self._recording = recording
+        self._write_seconds = write_seconds
         self._incidents = Incidents()
         self._kept: tuple[Bundle, ...] = ()
+        self._listed: Path | None = None
         self._failures: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._disk = asyncio.Lock()  # what one throws away must not be what another writes
+        self._writing: asyncio.Future[str] | None = None
 
     @property
     def directory(self) -> Path:
@@ -60,21 +72,36 @@ class EvidenceKeeper:
         return Kept(len(self._kept), {bundle.server: bundle for bundle in self._kept}, dict(self._failures))
 
     async def load(self, within: float = LOAD_SECONDS) -> None:
-        """Find what was kept before, unless the disk takes longer than a moment."""
-        directory = self.directory
-        listing = aside.begin(lambda: store.bundles(directory), "evidence")
-        done, _ = await asyncio.wait({listing}, timeout=within)
-        error = listing.exception() if done else TimeoutError(f"no answer in {within:g} s")
-        if error:
-            extra = {"directory": str(directory), "error": str(error)}
-            logger.warning("evidence of before cannot be listed", extra=extra)
-        else:
-            self._kept = tuple(listing.result())
+        """Find what was kept before; a disk that takes longer than a moment is not waited for."""
+        done, _ = await asyncio.wait({self._list()}, timeout=within)
+        if not done:
+            self._unlisted(f"no answer in {within:g} s")
+
+    def _list(self) -> "asyncio.Future[list[Bundle]]":
+        """Begin to find what is kept in the directory of now."""
+        self._listed = directory = self.directory
+        listing = aside.begin(lambda: _left_in(directory), "evidence")
+        listing.add_done_callback(lambda ended: self._found(directory, ended))
+        return listing
+
+    def _found(self, directory: Path, listing: "asyncio.Future[list[Bundle]]") -> None:
+        if error := listing.exception():
+            self._unlisted(str(error))
+        elif directory == self._listed:
+            newer = {one.name: one for one in self._kept}  # written meanwhile
+            self._kept = tuple(({one.name: one for one in listing.result()} | newer).values())
+
+    def _unlisted(self, why: str) -> None:
+        extra = {"directory": str(self._listed), "error": why}
+        logger.warning("evidence of before cannot be listed", extra=extra)
 
     def take(self, view: View) -> None:
         """Begin to gather for each incident of which evidence is due."""
         if not self._settings().enabled:
             return
+        if self._listed is not None and self._listed != self.directory:  # it was configured anew
+            self._kept = ()
+            self._list()
         for incident in self._incidents.due(view, {bundle.server: bundle for bundle in self._kept}):
             task = asyncio.ensure_future(self._keep(incident, view))
             self._tasks.add(task)
@@ -92,9 +119,10 @@ class EvidenceKeeper:
         async with self._turns:
             try:
                 found = await self._gather(incident.past.server)
-                self._failures.update(one.source for one in found if one.reading is None)
-                content = Content(incident, view, tuple(found), self._recording())
-                bundle = await aside.begin(lambda: self._written(content), "evidence")
+                self._failures.update(one.source for one in found if one.broken)
+                if not self._settings().enabled:  # switched off meanwhile
+                    return
+                bundle = await self._write(Content(incident, view, tuple(found), self._recording()))
             except Exception as error:  # noqa: BLE001 what cannot be kept must not end the watch
                 self._incidents.failed(name, view.snapshot.moment)
                 self._failures["write"] += 1
@@ -105,9 +133,27 @@ class EvidenceKeeper:
         extra = {"server": name, "bundle": bundle, "why": incident.why}
         logger.warning("evidence kept", extra=extra)
 
+    async def _write(self, content: Content) -> str:
+        """Write a bundle and return its name; raises TimeoutError where the disk does not answer, OSError."""
+        async with self._disk:
+            if self._writing and not self._writing.done():
+                raise TimeoutError("the disk has not answered since the bundle before")
+            self._writing = aside.begin(lambda: self._written(content), "evidence")
+            done, _ = await asyncio.wait({self._writing}, timeout=self._write_seconds)
+            if not done:
+                self._writing.add_done_callback(lambda ended: ended.exception())  # nobody waits for it any more
+                raise TimeoutError(f"the disk has not answered in {self._write_seconds:g} s")
+            return self._writing.result()
+
     def _written(self, content: Content) -> str:
         """Write a bundle, throw away what is too old, and return its name; in a thread of its own."""
         settings, directory = self._settings(), self.directory
         name = store.write(directory, content.name, content.files())
-        self._kept = tuple(store.prune(directory, settings.keep, settings.max_bytes))
+        self._kept = tuple(store.prune(directory, settings.keep, settings.max_bytes, name))
         return name
+
+
+def _left_in(directory: Path) -> list[Bundle]:
+    """Return the bundles of before; what an exporter that was killed left unfinished goes."""
+    store.clear(directory)
+    return store.bundles(directory)

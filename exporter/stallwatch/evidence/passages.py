@@ -1,5 +1,6 @@
 """What does each source of evidence say in a summary? A passage each, and none where a source gave nothing."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,13 +8,22 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.sources import descriptors, environment, threads
+from stallwatch.evidence import collectives, gpuwords
+from stallwatch.evidence.standing import Stack, Stand, stacks_of, standing
+from stallwatch.sources import descriptors, environment, gpus, kernel, lines, ras, stacks, threads
 from stallwatch.sources.descriptors import DescriptorsReading, ProcessDescriptors
 from stallwatch.sources.environment import EnvironmentReading
+from stallwatch.sources.gpus import GpuStateReading
+from stallwatch.sources.kernel import KernelLinesReading
+from stallwatch.sources.lines import LinesReading
+from stallwatch.sources.ras import RasReading
+from stallwatch.sources.stacks import StacksReading
 from stallwatch.sources.threads import ProcessThreads, Thread, ThreadsReading
 from stallwatch.wording import joined
 
 MOST_LINES = 40
+MOST_STANDS = 8
+MOST_FRAMES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +38,28 @@ class Passage:
 
 def passages(sources: Mapping[str, Any]) -> Iterator[Passage]:
     """Yield a passage for each source that says something; raises msgspec.ValidationError where one is not its own."""
-    for name, (kind, tell) in TELLERS.items():
-        if name in sources:
-            yield from tell(msgspec.convert(sources[name], kind))
+    told = {name: msgspec.convert(sources[name], kind) for name, (kind, _) in TELLERS.items() if name in sources}
+    yield from _standing(told.get(stacks.NAME), told.get(threads.NAME))
+    for name, (_, tell) in TELLERS.items():
+        if name in told:
+            yield from tell(told[name])
+
+
+def _standing(python: StacksReading | None, kernel: ThreadsReading | None) -> Iterator[Passage]:
+    each = {stack.who: stack for stack in stacks_of(python, kernel.processes if kernel else ())}
+    found = standing(each.values())
+    if not found.stands:
+        return
+    by = "their Python stacks" if python else "what the kernel shows of them"
+    lines = [line for stand in found.stands[:MOST_STANDS] for line in _stand(stand, each[stand.who[0]])]
+    odd = f"by {by}: {joined(found.odd)}" if found.odd else ""
+    yield Passage("Where the ranks stand", f"By {by}: {found.sentence}.", tuple(lines), odd)
+
+
+def _stand(stand: Stand, stack: Stack) -> Iterator[str]:
+    """Return who stands here, and the innermost frames of the first of them."""
+    yield f"{' '.join(stand.who)}: {stand.words}"
+    yield from (f"    {frame}" for frame in (stack.frames or stack.kernel)[:MOST_FRAMES])
 
 
 def _threads(reading: ThreadsReading) -> Iterator[Passage]:
@@ -48,7 +77,7 @@ def _process(process: ProcessThreads) -> str:
     main = next((one for one in process.threads if one.tid == process.pid), None)
     rest = Counter(thread.manner for thread in process.threads if thread.tid != process.pid)
     who = f"{process.rank or process.process} (pid {process.pid})"
-    others = f"; {sum(rest.values())} others: {_counted(rest)}" if rest else ""
+    others = f"; others: {_counted(rest)}" if rest else ""
     return f"{who}: {_thread(main) if main else 'gone'}{others}"
 
 
@@ -82,6 +111,35 @@ def _held(process: ProcessDescriptors) -> Iterator[str]:
             yield f"  {one.state} {one.local} {one.remote}: {one.receive_queue} {what}, {one.send_queue} bytes unsent"
 
 
+def _gpus(reading: GpuStateReading) -> Iterator[Passage]:
+    if reading.gpus:
+        yield Passage("GPUs", "", tuple(gpuwords.lines(reading)), gpuwords.odd(reading))
+
+
+def _ras(reading: RasReading) -> Iterator[Passage]:
+    """Tell what NCCL says; a rank that it points at is lost, or has launched less than the others."""
+    suspects = collectives.suspects(reading)
+    odd = f"by NCCL: {joined(suspects)}" if suspects else ""
+    yield Passage("NCCL", "", collectives.told(reading), odd)
+
+
+def _lines(reading: LinesReading) -> Iterator[Passage]:
+    for log in reading.logs:
+        shown = log.lines[-MOST_LINES:]
+        told = [joined([line.time, line.rank, f"{line.kind} {line.word}", line.text]) for line in shown]
+        if told:
+            yield Passage("Last telling lines of its log", "", tuple(told))
+
+
+def _kernel(reading: KernelLinesReading) -> Iterator[Passage]:
+    told = [
+        joined([time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(line.at)), line.kind, line.process, line.text])
+        for line in reading.lines[-MOST_LINES:]
+    ]
+    if told:
+        yield Passage("Kernel log", "Of the GPUs, memory, and hung tasks; times in UTC.", tuple(told))
+
+
 def _environment(reading: EnvironmentReading) -> Iterator[Passage]:
     """Tell what all ranks have in common once, and of each only what is its own."""
     each = [(one.rank or one.process, dict(one.variables)) for one in reading.processes]
@@ -98,7 +156,12 @@ def _environment(reading: EnvironmentReading) -> Iterator[Passage]:
 
 Tell = Callable[[Any], Iterable[Passage]]
 TELLERS: Mapping[str, tuple[type[Any], Tell]] = {
+    stacks.NAME: (StacksReading, lambda _reading: ()),
+    ras.NAME: (RasReading, _ras),
     threads.NAME: (ThreadsReading, _threads),
+    gpus.NAME: (GpuStateReading, _gpus),
+    lines.NAME: (LinesReading, _lines),
+    kernel.NAME: (KernelLinesReading, _kernel),
     descriptors.NAME: (DescriptorsReading, _descriptors),
     environment.NAME: (EnvironmentReading, _environment),
 }

@@ -1,13 +1,18 @@
 """Where do bundles of evidence lie, how are they written, found again, and thrown away?
 
 A bundle is a directory with a `manifest.json`; only such directories are ever listed or removed. One is written under
-another name and renamed once it is whole. Only the exporter's own user may look into it.
+another name, renamed once it is whole, and renamed again before it is removed, so that whoever is killed meanwhile
+leaves only what the next one clears away. Two exporters may keep theirs in one directory. Only the exporter's own user
+may look into it.
 """
 
+import errno
+import logging
 import os
 import re
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,12 +23,16 @@ import msgspec
 from stallwatch.keeping import usual_file
 from stallwatch.view import Bundle
 
+logger = logging.getLogger("stallwatch.evidence")
+
 MANIFEST = "manifest.json"
 RECORDING = "recording.jsonl.gz"
 SUMMARY = "summary.md"
 LARGEST_MANIFEST = 1 << 20
+UNFINISHED = 600.0
 NAME = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]{1,80}")
 _PART = re.compile(rf"\.{NAME.pattern}\.part")
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would keep us waiting
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -67,25 +76,38 @@ def name_of(server: str, at: float) -> str:
 def write(directory: Path, name: str, files: Mapping[str, bytes]) -> str:
     """Write a bundle and return its name, with a number where that name is taken; raises OSError."""
     _make(directory)
-    part = directory / f".{name}.part"
-    shutil.rmtree(part, ignore_errors=True)  # of one that was killed
-    part.mkdir(mode=0o700)
+    part = _part(directory, name)
     try:
         for file, data in files.items():
             with open(os.open(part / file, _WRITE, 0o600), "wb") as handle:  # noqa: PTH123 a descriptor is no path
                 handle.write(data)
                 handle.flush()
                 os.fsync(handle.fileno())
-        final = name
-        for number in range(2, 100):
-            if not os.path.lexists(directory / final):
-                break
-            final = f"{name}-{number}"
-        part.rename(directory / final)
+        return _named(part, name)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    return final
+
+
+def _part(directory: Path, name: str) -> Path:
+    """Make a directory of our own, which nobody else takes for a bundle."""
+    return Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".part", dir=directory))
+
+
+def _named(part: Path, name: str) -> str:
+    """Give a whole bundle its name, or that name with a number; another exporter may take one at the same time."""
+    for number in range(1, 100):
+        final = name if number == 1 else f"{name}-{number}"
+        if os.path.lexists(part.with_name(final)):
+            continue
+        try:
+            part.rename(part.with_name(final))
+        except OSError as error:
+            if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+                raise
+        else:
+            return final
+    raise FileExistsError(errno.EEXIST, "all names are taken", str(part.with_name(name)))
 
 
 def _make(directory: Path) -> None:
@@ -115,32 +137,79 @@ def paths(directory: Path) -> list[Path]:
 def read_manifest(bundle: Path) -> Manifest | None:
     """Return what a bundle says of itself, None where that cannot be read."""
     try:
-        with (bundle / MANIFEST).open("rb") as file:
-            return msgspec.json.decode(file.read(LARGEST_MANIFEST), type=Manifest)
+        return msgspec.json.decode(read(bundle / MANIFEST, LARGEST_MANIFEST), type=Manifest)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
 
 
+def read(path: Path, most: int) -> bytes:
+    """Return the first `most` bytes of a file of a bundle; raises OSError where it is none, but a link or a pipe."""
+    with open(os.open(path, _READ), "rb") as file:  # noqa: PTH123 a descriptor is no path
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        return file.read(most)
+
+
 def size_of(bundle: Path) -> int:
-    """Return how many bytes the files of a bundle hold."""
+    """Return how many bytes the files of a bundle hold; nothing once it is gone."""
     size = 0
-    for path in bundle.iterdir():
-        with suppress(OSError):
+    with suppress(OSError):
+        for path in bundle.iterdir():
             size += path.lstat().st_size
     return size
 
 
-def prune(directory: Path, keep: int, most_bytes: int) -> list[Bundle]:
-    """Remove the oldest bundles beyond a count and an amount of bytes, and return those that are left.
+def prune(directory: Path, keep: int, most_bytes: int, written: str = "") -> list[Bundle]:
+    """Remove the oldest bundles beyond a count and an amount of bytes, and return those that are left, oldest first.
 
-    The newest one always stays. What a writer that was killed left unfinished goes as well.
+    The one that was just written, or else the newest, always stays. One that is of a later time than it was written
+    before the clock was set back, so that it counts as older. What cannot be removed stays, and is said.
     """
-    for path in directory.iterdir():
-        if _PART.fullmatch(path.name) and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+    clear(directory)
     known = bundles(directory)
+    now = next((one.at for one in known if one.name == written), float("inf"))
+    known.sort(key=lambda one: (one.name == written, one.at <= now))
     sizes = {bundle.name: size_of(directory / bundle.name) for bundle in known}
-    while len(known) > 1 and (len(known) > keep or sum(sizes[one.name] for one in known) > most_bytes):
-        oldest, *known = known
-        shutil.rmtree(directory / oldest.name)
-    return known
+    count, size, left = len(known), sum(sizes.values()), []
+    for bundle in known:
+        if (
+            count > 1
+            and (count > keep or size > most_bytes)
+            and bundle is not known[-1]
+            and _removed(directory, bundle)
+        ):
+            count, size = count - 1, size - sizes[bundle.name]
+        else:
+            left.append(bundle)
+    return left
+
+
+def clear(directory: Path) -> None:
+    """Remove what somebody who was killed left unfinished; what is young may be another's who is still at it."""
+    with suppress(FileNotFoundError):
+        for path in directory.iterdir():
+            if _PART.fullmatch(path.name) and not path.is_symlink() and _is_old(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return abs(time.time() - path.stat().st_mtime) > UNFINISHED
+    except OSError:
+        return False  # whoever was at it is done
+
+
+def _removed(directory: Path, bundle: Bundle) -> bool:
+    """Remove a bundle and tell whether it is gone; one that another exporter removes at the same time is."""
+    part = directory / f".{bundle.name}.removed.part"
+    shutil.rmtree(part, ignore_errors=True)  # of one that was killed
+    try:
+        (directory / bundle.name).rename(part)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        extra = {"bundle": bundle.name, "error": error.strerror}
+        logger.warning("evidence cannot be thrown away", extra=extra)
+        return False
+    shutil.rmtree(part, ignore_errors=True)
+    return True

@@ -124,7 +124,7 @@ def _code(lines: Iterable[str]) -> list[str]:
 
 def text(words: str) -> str:
     """Return what may stand in a line of Markdown: no control characters, nothing that is markup but `code`."""
-    return clean(words, LONGEST).replace("<", "\\<").replace("[", "\\[").replace("|", "\\|")
+    return clean(words, LONGEST).replace("```", "'''").replace("<", "\\<").replace("[", "\\[").replace("|", "\\|")
 
 
 def _utc(unix: float) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch.settings.checks import Checks
-from stallwatch.settings.yaml_file import read_yaml, shown_key
+from stallwatch.settings.showing import shown_key
 
 CLIENT_AUTH = ("NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
 UNVERIFIED = {
@@ -79,6 +79,8 @@ class WebFile:
 
 def read_web_file(path: Path) -> WebFile:
     """Read the file, without the certificates that it names; raises ConfigError for what is wrong with it."""
+    from stallwatch.settings.yaml_file import read_yaml  # noqa: PLC0415 YAML is loaded only where there is a file
+
     checks = Checks(str(path))
     raw = read_yaml(path)
     keys = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")

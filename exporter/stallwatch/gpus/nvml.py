@@ -149,21 +149,21 @@ class Device:
 
     def name(self) -> str:
         """Return the product name."""
-        return _text(self._ask("nvmlDeviceGetName"))
+        return _text(self.ask("nvmlDeviceGetName"))
 
     def pci_bus_id(self) -> str:
         """Return the address on the PCI bus, as nvidia-smi prints it."""
-        return _text(getattr(self._ask("nvmlDeviceGetPciInfo"), "busId", None))
+        return _text(getattr(self.ask("nvmlDeviceGetPciInfo"), "busId", None))
 
     def utilization(self) -> float | None:
         """Return the plain rate, 0 to 1: the driver's last sample of at most a second."""
-        rates = self._ask("nvmlDeviceGetUtilizationRates")
+        rates = self.ask("nvmlDeviceGetUtilizationRates")
         return None if rates is None else _share(rates.gpu)
 
     def samples(self, since: int) -> list[tuple[int, float | None]] | None:
         """Return the ring's samples after `since` (µs of the driver's own clock), oldest first; [] if none."""
         try:
-            answer = self._ask("nvmlDeviceGetSamples", UTILIZATION_SAMPLES, since)
+            answer = self.ask("nvmlDeviceGetSamples", UTILIZATION_SAMPLES, since)
         except CallError as error:
             if error.code in NO_SAMPLES:
                 return []
@@ -171,7 +171,7 @@ class Device:
         if answer is None:
             return None
         kind, samples = answer
-        found = ((int(sample.timeStamp), _share(_value(sample.sampleValue, kind))) for sample in samples)
+        found = ((int(sample.timeStamp), _share(value_of(sample.sampleValue, kind))) for sample in samples)
         return sorted(filter(lambda sample: sample[0] > since, found), key=lambda sample: sample[0])
 
     @property
@@ -181,46 +181,46 @@ class Device:
 
     def memory(self) -> tuple[int, int] | None:
         """Return used and total bytes as version 1 of the call counts them: `used` includes what is reserved."""
-        info = self._ask("nvmlDeviceGetMemoryInfo")
+        info = self.ask("nvmlDeviceGetMemoryInfo")
         credible = info is not None and 0 <= info.used <= info.total and 0 < info.total < 2**50
         return (int(info.used), int(info.total)) if credible and info.used not in NOT_AVAILABLE else None
 
     def power_watts(self) -> float | None:
         """Return the power drawn now."""
-        return _within(self._ask("nvmlDeviceGetPowerUsage"), 0, 10_000_000, per=1000)
+        return within(self.ask("nvmlDeviceGetPowerUsage"), 0, 10_000_000, per=1000)
 
     def power_limit_watts(self) -> float | None:
         """Return the limit in force, whoever set it."""
-        return _within(self._ask("nvmlDeviceGetEnforcedPowerLimit"), 1, 10_000_000, per=1000)
+        return within(self.ask("nvmlDeviceGetEnforcedPowerLimit"), 1, 10_000_000, per=1000)
 
     def energy_joules(self) -> float | None:
         """Return the energy used since the driver was loaded."""
-        return _within(self._ask("nvmlDeviceGetTotalEnergyConsumption"), 0, 2**62, per=1000)
+        return within(self.ask("nvmlDeviceGetTotalEnergyConsumption"), 0, 2**62, per=1000)
 
     def sm_clock_hertz(self) -> float | None:
         """Return the clock of the streaming multiprocessors."""
-        megahertz = _within(self._ask("nvmlDeviceGetClockInfo", CLOCK_SM), 0, 10_000)
+        megahertz = within(self.ask("nvmlDeviceGetClockInfo", CLOCK_SM), 0, 10_000)
         return None if megahertz is None else megahertz * 1e6
 
     def temperature_celsius(self) -> float | None:
         """Return the temperature of the chip."""
-        value = self._ask("nvmlDeviceGetTemperatureV", TEMPERATURE_GPU)
+        value = self.ask("nvmlDeviceGetTemperatureV", TEMPERATURE_GPU)
         if value is None:  # drivers before 570
-            value = self._ask("nvmlDeviceGetTemperature", TEMPERATURE_GPU)
-        return _within(value, 0, 200)
+            value = self.ask("nvmlDeviceGetTemperature", TEMPERATURE_GPU)
+        return within(value, 0, 200)
 
     def throttle_reasons(self) -> tuple[str, ...] | None:
         """Return why the clocks are lower than they could be."""
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # drivers before 535
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        if _within(bits, 0, 2**32) is None:
+            bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        if within(bits, 0, 2**32) is None:
             return None
         return tuple(reason for reason, bit in THROTTLE_REASONS.items() if bits & bit)
 
     def recovery_action(self) -> str | None:
         """Return what the driver wants done about this GPU; `other` where it has a word that we lack."""
-        fields = self._ask("nvmlDeviceGetFieldValues", [RECOVERY_ACTION])
+        fields = self.ask("nvmlDeviceGetFieldValues", [RECOVERY_ACTION])
         if fields is None:
             return None
         field = fields[0]
@@ -230,43 +230,47 @@ class Device:
                 raise CallError(REASONS.get(field.nvmlReturn, "nvml_error"), detail, field.nvmlReturn)
             self._absent.add("nvmlDeviceGetFieldValues")  # not supported, or invalid argument
             return None
-        number = _value(field.value, field.valueType)
+        number = value_of(field.value, field.valueType)
         return RECOVERY_ACTIONS[number] if number in range(len(RECOVERY_ACTIONS)) else "other"
 
     def processes(self) -> dict[int, int | None] | None:
         """Return the GPU memory in bytes of each process by pid, None as its value where the driver cannot tell."""
-        compute = self._ask("nvmlDeviceGetComputeRunningProcesses_v3")
-        graphics = self._ask("nvmlDeviceGetGraphicsRunningProcesses_v3")
+        compute = self.ask("nvmlDeviceGetComputeRunningProcesses_v3")
+        graphics = self.ask("nvmlDeviceGetGraphicsRunningProcesses_v3")
         if compute is None and graphics is None:
             return None
         merged: dict[int, int | None] = {}
         for entry in (*(compute or ()), *(graphics or ())):  # who computes and draws is in both, with the same memory
-            memory = _within(entry.usedGpuMemory, 0, 2**50)
+            memory = within(entry.usedGpuMemory, 0, 2**50)
             known = merged.get(entry.pid)
             merged[entry.pid] = known if memory is None else max(int(memory), known or 0)
         return merged
 
-    def _ask(self, name: str, *arguments: object) -> Any:
-        if name in self._absent:
+    def ask(self, name: str, *arguments: object, feature: str = "") -> Any:
+        """Call a function for this GPU; None once it has said that it lacks it, or what this function is asked for."""
+        feature = feature or name
+        if feature in self._absent:
             return None
         try:
             return self._nvml.call_gpu(self.index, name, self._handle, *arguments)
         except CallError as error:
             if error.code not in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}:
                 raise
-            self._absent.add(name)
+            self._absent.add(feature)
             return None
 
 
-def _within(value: float | None, low: float, high: float, *, per: float = 1) -> float | None:
+def within(value: float | None, low: float, high: float, *, per: float = 1) -> float | None:
+    """Return a value, divided by `per`, or None where it cannot be true."""
     return None if value is None or not low <= value <= high or value in NOT_AVAILABLE else value / per
 
 
 def _share(percent: float) -> float | None:
-    return _within(percent, 0, 100, per=100)
+    return within(percent, 0, 100, per=100)
 
 
-def _value(union: Any, kind: int) -> Any:
+def value_of(union: Any, kind: int) -> Any:
+    """Return what a union of NVML holds."""
     return getattr(union, VALUE_FIELDS[kind] if 0 <= kind < len(VALUE_FIELDS) else "uiVal")
 
 

@@ -73,8 +73,10 @@ def stopping(past: Past, now: float) -> Ruling | None:
         text = f"{told}, longer than {duration(limit)}, though {wording.moving(moving)}."
         return Ruling("slow", since + limit, text)
     still = max([since, *past.stamps.values()])
-    text = f"{told} and is still there; nothing has moved for {duration(now - still)}: {wording.seen(past, now)}."
-    return Ruling(grade(now - still, past, past.limit("stalled")) or "slow", still, text)
+    stalled = past.limit("stalled")
+    stands = f"nothing has moved for {duration(now - still)}{wording.limit(stalled)}"
+    text = f"{told} and is still there; {stands}: {wording.seen(past, now)}."
+    return Ruling(grade(now - still, past, stalled) or "slow", still, text)
 
 
 def processes(past: Past, now: float) -> Ruling | None:
@@ -140,5 +142,6 @@ def _stopped(past: Past, now: float) -> Ruling | None:
         return None
     since = min(stopped.values())
     state = grade(now - since, past, past.limit("stalled"))
-    text = f"{_names(past, stopped)} is stopped (state T) for {duration(now - since)}: {wording.seen(past, now)}."
+    lasts = f"{duration(now - since)}{wording.limit(past.limit('stalled'))}"
+    text = f"{_names(past, stopped)} is stopped (state T) for {lasts}: {wording.seen(past, now)}."
     return Ruling(state, since, text, "stopped" if state == "stalled" else "") if state else None

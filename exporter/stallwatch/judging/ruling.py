@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stallwatch import wording
 from stallwatch.past import Past, RankPast
-from stallwatch.wording import ASLEEP_CORES, SPINNING_CORES
+from stallwatch.wording import ASLEEP_CORES, SPINNING_CORES, duration
 
 MOVING_FOR = 60.0
 
@@ -37,6 +38,19 @@ def patient_grade(since: float, now: float, past: Past, limit: float) -> str:
         return grade(now - since, past, longest)
     rest = since if past.gpus.worked_at is None else max(since, past.gpus.worked_at)
     return grade(now - rest, past, limit) or grade(now - since, past, longest)
+
+
+def held_to(since: float, now: float, past: Past, limit: float, why: str = "") -> str:
+    """Say to which limit that grade holds a standstill, and what makes it another one than usual."""
+    longest = max(limit, past.limit("stalled_high_power"))
+    rest = since if past.gpus.worked_at is None else max(since, past.gpus.worked_at)
+    if past.gpus.may_compute and longest > limit:
+        return wording.limit(longest, "since its GPUs may compute")
+    if rest == since or past.gpus.may_compute:
+        return wording.limit(limit, why)
+    if now - since >= longest:
+        return wording.limit(longest)
+    return wording.limit(limit, f"its GPUs at rest for {duration(now - rest)}")
 
 
 def moved_within(past: Past, now: float, seconds: float, signals: Iterable[str]) -> dict[str, float]:

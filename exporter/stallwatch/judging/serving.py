@@ -1,15 +1,14 @@
 """Does a server that serves do what is asked of it? And when nothing is asked, is it idle or does it only look so?"""
 
-from dataclasses import replace
-
 from stallwatch import wording
-from stallwatch.engines.engine import rank_parts
+from stallwatch.judging import replicas
 from stallwatch.judging.ruling import (
     MOVING_FOR,
     Ruling,
     answered,
     asleep,
     grade,
+    held_to,
     moved_within,
     patient_grade,
     spins,
@@ -37,6 +36,8 @@ def owed(past: Past, now: float) -> Ruling | None:
         return None
     if (replica := _behind(past)) and (ruling := _replica(past, now, replica)):
         return ruling
+    if ruling := replicas.silent(past, now):
+        return ruling
     since = _rest(past)
     if since is None:
         return _computes(past, now)
@@ -57,17 +58,7 @@ def _standstill(past: Past, replica: ReplicaPast) -> float:
 
 def _replica(past: Past, now: float, replica: ReplicaPast) -> Ruling | None:
     what = f"Replica {replica.dp_rank} of {len(past.replicas)} has work and has made no token"
-    return _unmoved(_narrowed(past, replica), now, _standstill(past, replica), what)
-
-
-def _narrowed(past: Past, replica: ReplicaPast) -> Past:
-    """Return what concerns one replica, whose GPUs may be its own, and not what the others write into the log."""
-    alone = replace(past, replicas=(replica,), moved={}, vanished={})
-    gpus = past.parts.get(replica.dp_rank)
-    if gpus is None:
-        return alone
-    own = tuple(rank for rank in past.ranks if str(rank_parts(rank.rank).get("DP")) == replica.dp_rank)
-    return replace(alone, gpus=gpus, ranks=own)
+    return _unmoved(replicas.narrowed(past, replica), now, _standstill(past, replica), what)
 
 
 def _rest(past: Past) -> float | None:
@@ -91,13 +82,14 @@ def _ticks(past: Past) -> list[float]:
 
 
 def _unmoved(past: Past, now: float, since: float, what: str) -> Ruling | None:
-    limit = past.limit("stalled")
-    if past.ready is None:
-        limit = max(limit, past.limit("start_without_movement"))
+    limit, why = past.limit("stalled"), ""
+    if past.ready is None and past.limit("start_without_movement") > limit:
+        limit, why = past.limit("start_without_movement"), "since it may still be starting"
     state = patient_grade(since, now, past, limit)
     if not state:
         return None
-    text = f"{what} for {duration(now - since)}: {wording.seen(past, now)}."
+    held = held_to(since, now, past, limit, why)
+    text = f"{what} for {duration(now - since)}{held}: {wording.seen(past, now)}."
     return Ruling(state, since, text, _hang(past, now) if state == "stalled" else "")
 
 
@@ -192,9 +184,8 @@ def _silent_loop(past: Past, now: float) -> Ruling | None:
     state = grade(now - beat, past, past.limit("stalled"))
     if not state:
         return None
-    text = (
-        f"Nothing is owed, but the loop of {name} has not turned for {duration(now - beat)}: {wording.seen(past, now)}."
-    )
+    lasts = f"{duration(now - beat)}{wording.limit(past.limit('stalled'))}"
+    text = f"Nothing is owed, but the loop of {name} has not turned for {lasts}: {wording.seen(past, now)}."
     return Ruling(state, beat, text, "loop_stopped" if state == "stalled" else "")
 
 

@@ -1,8 +1,9 @@
 """Does a server that is not ready yet get on, is it late, or is it stuck?"""
 
 from stallwatch import wording
-from stallwatch.judging.ruling import MOVING_FOR, Ruling, moved_within, patient_grade, spins
+from stallwatch.judging.ruling import MOVING_FOR, Ruling, held_to, moved_within, patient_grade, spins
 from stallwatch.past import Past
+from stallwatch.tracks.limits import MULTINODE_WAITS, STARTING_SIGNALS
 from stallwatch.wording import duration
 
 BUDGETS = {
@@ -34,8 +35,19 @@ def starting(past: Past, now: float) -> Ruling | None:
     state = patient_grade(since, now, past, limit)
     if not state:
         return _moving(past, now)
-    text = f"{_stands(past)} but nothing has moved for {duration(now - since)}: {wording.seen(past, now)}."
+    held = held_to(since, now, past, limit, _why(past, limit))
+    text = f"{_stands(past)} but nothing has moved for {duration(now - since)}{held}: {wording.seen(past, now)}."
     return Ruling(state, since, text, _hang(past) if state == "stalled" else "")
+
+
+def _why(past: Past, limit: float) -> str:
+    """Say why a start may rest for so long, where it is longer than usual."""
+    other_nodes = MULTINODE_WAITS.get(past.phase or "") if past.server.launch.nnodes > 1 else None
+    if other_nodes and limit == past.limit(other_nodes):
+        return "since other nodes may take longer"
+    partial = limit == past.limit("start_without_movement_partial")
+    unread = [signal for signal in STARTING_SIGNALS if signal not in past.readable]
+    return wording.unread(unread) if partial and unread else ""
 
 
 def unclear(past: Past, now: float) -> Ruling | None:

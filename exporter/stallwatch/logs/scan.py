@@ -79,10 +79,15 @@ class Scanner:
         """Let the bars start from zero, for a server that starts anew."""
         self._bars.clear()
 
-    def scan(self, data: bytes, *, dated: bool = False) -> Found:
-        """Tell what these lines hold, each ended by a newline and none empty; `dated` asks for the times they state."""
+    def own_text(self, data: bytes) -> bytes:
+        """Return these lines without what stands in them of users."""
         for foreign in self._foreign:
             data = foreign.sub(b"", data)
+        return data
+
+    def scan(self, data: bytes, *, dated: bool = False) -> Found:
+        """Tell what these lines hold, each ended by a newline and none empty; `dated` asks for the times they state."""
+        data = self.own_text(data)
         rare = [*self._telling(data), *self._rising(data)]
         if self._may_be_vllm:
             rare += _throughput(data)
@@ -130,7 +135,12 @@ class _Table:
 
 
 def _pattern(text: str) -> bytes:
-    return re.escape(text).replace(r"\*\*", r"[^\n]{0,400}?").replace(r"\*", r"[^\n]{0,60}?").encode()
+    return pattern_of(text).encode()
+
+
+def pattern_of(text: str, few: str = r"[^\n]{0,60}?", more: str = r"[^\n]{0,400}?") -> str:
+    """Return a text of a table as a regular expression, with these for `*` and `**`."""
+    return re.escape(text).replace(r"\*\*", more).replace(r"\*", few)
 
 
 def _tables(engine: str) -> tuple[_Table, ...]:

@@ -27,6 +27,8 @@ class Facts:
     visible_devices: str | None = None
     container_id: str = ""
     pod_uid: str = ""
+    container_devices: str | None = None
+    journal_stream: str = ""  # device and inode of the socket to the journal, where the launcher was given one
 
 
 class FactsKeeper:
@@ -73,7 +75,16 @@ class FactsKeeper:
             failures.append(Failure(COLLECTOR, "quarantined", f"version of pid {pid}: {error}"))
         visible = variables.get("CUDA_VISIBLE_DEVICES")
         container_id, pod_uid = procfs.container(pid)
-        return Facts(launch, expected, found, None if visible is None else _devices(visible), container_id, pod_uid)
+        return Facts(
+            launch,
+            expected,
+            found,
+            None if visible is None else _devices(visible),
+            container_id,
+            pod_uid,
+            _given(variables.get("NVIDIA_VISIBLE_DEVICES", "")) if container_id else None,
+            variables.get("JOURNAL_STREAM", ""),
+        )
 
     def _launch(
         self, procfs: Procfs, engine: Engine, group: Group, failures: list[Failure]
@@ -110,6 +121,12 @@ def _devices(setting: str) -> str:
     """Return a list of visible devices, in which what names none keeps its place only: it ends the list for CUDA."""
     names = (name.strip() for name in setting.split(",")[:_MOST_DEVICES])
     return ",".join(name if _DEVICE.fullmatch(name) else "?" for name in names)
+
+
+def _given(setting: str) -> str | None:
+    """Return the GPUs that a container was given, None for all and for what names none, as a path to a list does."""
+    devices = _devices(setting)
+    return devices if setting and not {"", "?"} & set(devices.split(",")) else None
 
 
 def _words(error: ValueError) -> str:

@@ -107,7 +107,7 @@ class LogSources:
             return self._behind(procfs, pid, link, pipes)
         if not stat.S_ISREG(status.st_mode):
             return absent("terminal")
-        self._files[key] = _reachable(procfs, pid, descriptor, link, status)
+        self._files[key] = reachable(procfs, pid, descriptor, link, status)
         return self._files[key]
 
     def _behind(self, procfs: Procfs, pid: int, link: str, pipes: int) -> LogSource:
@@ -150,8 +150,8 @@ def _status(procfs: Procfs, pid: int, descriptor: int, link: str) -> os.stat_res
         return absent("closed")
 
 
-def _reachable(procfs: Procfs, pid: int, descriptor: int, link: str, status: os.stat_result) -> LogSource:
-    """Name the file by a path that follows rotation, which the descriptor does not; it must be the same file by now."""
+def reachable(procfs: Procfs, pid: int, descriptor: int, link: str, status: os.stat_result) -> LogSource:
+    """Name an open file by a path that follows rotation, which its descriptor does not; it must be the same by now."""
     within = procfs.path(pid, "root")
     for root, path in (("/", link), (within, within + link)):
         try:

@@ -17,6 +17,7 @@ from itertools import islice
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 WRITTEN_TO = (os.O_WRONLY, os.O_RDWR)
+PART_BYTES = 4096  # most files fit in one; memory for 32 KiB and more costs four times what the read does
 
 _CONTAINER = re.compile(
     r"(?:docker[-/]|cri-containerd[-:]|crio-|libpod-|containerd[-/]|/)([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE
@@ -66,7 +67,7 @@ def read_file(path: str, limit: int) -> bytes:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         parts = []
-        while limit > 0 and (part := os.read(handle, min(limit, 65536))):
+        while limit > 0 and (part := os.read(handle, min(limit, PART_BYTES))):
             parts.append(part)
             limit -= len(part)
         return b"".join(parts)
@@ -187,14 +188,20 @@ class Procfs:
         found = re.search(rb"^flags:\s*([0-7]+)", self._read(f"{pid}/fdinfo/{fd}", 4096) or b"", re.MULTILINE)
         return int(found[1], 8) & os.O_ACCMODE if found else None
 
+    def filesystem(self, pid: int, mount: int) -> str:
+        """Return the type of what is mounted under this number where a process lives, empty where that is not there."""
+        lines = (self._read(f"{pid}/mountinfo", 4 << 20) or b"").decode(errors="replace")
+        found = re.search(rf"^{mount} .* - (\S+) ", lines, re.MULTILINE)
+        return found[1] if found else ""
+
     def listeners(self, pid: int | str) -> list[Listener]:
         """List the listening TCP sockets of a process's network namespace."""
         return [listener for table in ("net/tcp", "net/tcp6") for listener in self._listeners(f"{pid}/{table}")]
 
-    def addresses(self) -> frozenset[str]:
-        """List the addresses of this node, as our own network namespace has them."""
-        ipv4 = _ADDRESS_OF_THIS_NODE.findall((self._read("self/net/fib_trie", 1 << 20) or b"").decode())
-        lines = (self._read("self/net/if_inet6", 1 << 20) or b"").decode().splitlines()
+    def addresses(self, pid: int | str = "self") -> frozenset[str]:
+        """List the addresses of this node, as the network namespace of a process has them."""
+        ipv4 = _ADDRESS_OF_THIS_NODE.findall((self._read(f"{pid}/net/fib_trie", 1 << 20) or b"").decode())
+        lines = (self._read(f"{pid}/net/if_inet6", 1 << 20) or b"").decode().splitlines()
         ipv6 = (socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines)
         return frozenset((*ipv4, *ipv6))
 

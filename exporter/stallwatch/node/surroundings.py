@@ -10,7 +10,7 @@ from stallwatch.node.procfs import Procfs
 from stallwatch.redaction import clean
 
 CONFIG_LIMIT = 64 << 10
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "CONDA_PREFIX")
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "CONDA_PREFIX", "JOURNAL_STREAM", "NVIDIA_VISIBLE_DEVICES")
 
 
 class QuarantinedError(Exception):

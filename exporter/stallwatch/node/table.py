@@ -8,7 +8,7 @@ may become a server and a pid may be used again. Command lines are kept only whe
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stallwatch.engines import Identity, identify
 from stallwatch.engines.engine import LAUNCHER
@@ -152,7 +152,7 @@ class ProcessTable:
         if stat.start_ticks != entry.stat.start_ticks:
             return self._read(procfs, stat, now, None)
         if stat.comm == entry.stat.comm and not self._may_change(entry, now):
-            return replace(entry, stat=stat)
+            return Entry(stat, entry.kind, entry.digest, entry.due)
         return self._read(procfs, stat, now, entry.kind)
 
     def _may_change(self, entry: Entry, now: float) -> bool:
@@ -165,7 +165,7 @@ class ProcessTable:
         pid = entry.stat.pid
         data = procfs.cmdline(pid)
         if data is None or hash(data) == entry.digest:
-            entries[pid] = replace(entry, due=self._due(entry.stat, now))
+            entries[pid] = Entry(entry.stat, entry.kind, entry.digest, self._due(entry.stat, now))
             return
         changed = self._new(procfs, pid, now)
         if changed:

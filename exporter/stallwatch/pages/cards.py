@@ -12,8 +12,8 @@ from stallwatch.pages.sparklines import Mark, sparklines
 from stallwatch.past import Past
 from stallwatch.snapshot import Failure, Moment
 from stallwatch.trends import HalfHour
-from stallwatch.verdict import Verdict
-from stallwatch.view import Bundle, View
+from stallwatch.verdict import Verdict, foreseen
+from stallwatch.view import Bundle, View, stands_still
 
 ENGINES = {"sglang": "SGLang", "vllm": "vLLM"}
 FEW_SERVERS = 2
@@ -68,7 +68,9 @@ def card(view: View, name: str, half_hour: HalfHour | None) -> Html:
 def _heading(shown: Shown) -> Html:
     verdict, server = shown.verdict, shown.past.server
     badge = tag("span", verdicts.shape(verdict.state), tag("span", verdict.state), class_="badge")
-    signature = tag("span", words.plain(verdict.signature), class_="signature") if verdict.signature else None
+    likely = foreseen(shown.past, verdict, shown.moment)
+    kind = verdict.signature or (f"looks like {likely}" if likely else "")
+    signature = tag("span", words.plain(kind), class_="signature") if kind else None
     engine = f"{ENGINES.get(server.engine, server.engine)} {server.version}".strip()
     model = named(server.launch.model) if server.launch.model else None
     parts = tuple(part for part in (engine, model, _sizes(shown.past)) if part)
@@ -166,7 +168,9 @@ def _gpus(view: View, past: Past) -> list[Gpu]:
 
 def _rest(view: View, shown: Shown) -> Html:
     """Return what the verdict rests on, folded away where a server is well and there are many."""
-    rows = ranks.rank_rows(shown.past, {gpu.uuid: gpu for gpu in _gpus(view, shown.past)})
+    rows = ranks.rank_rows(
+        shown.past, {gpu.uuid: gpu for gpu in _gpus(view, shown.past)}, still=stands_still(shown.verdict.state)
+    )
     odd = [row.name for row in rows if row.odd]
     missing = missing_of(view.snapshot.failures, shown)
     troubled = shown.verdict.state in verdicts.TROUBLED

@@ -65,9 +65,12 @@ def replica_table(key: str, past: Past, moment: Moment) -> Html | None:
 
 
 def _stands(past: Past, replica: ReplicaPast, moment: Moment) -> bool:
-    """Tell whether a replica has had work for long and made no token since."""
+    """Tell whether a replica has had work for long and made no token since, or whether its loop has long not turned."""
     begins = [at for at in (replica.pending_since, replica.tokens_at) if at is not None]
-    return len(begins) == 2 and moment.monotonic - max(begins) >= past.limit("suspect")
+    longest = moment.monotonic - past.limit("suspect")
+    if len(begins) == 2 and max(begins) <= longest:
+        return True
+    return replica.pending_since is None and replica.heartbeat is not None and replica.heartbeat <= longest
 
 
 def _replica_row(replica: ReplicaPast, moment: Moment, *, stands: bool) -> Html:

@@ -8,7 +8,7 @@ from stallwatch.pages import words
 from stallwatch.pages.markup import Html, joined, named, tag
 from stallwatch.past import Past, RankPast
 from stallwatch.snapshot import Place
-from stallwatch.wording import odd_ranks
+from stallwatch.wording import elsewhere, odd_ranks
 
 STATES = {
     "R": "R running",
@@ -34,9 +34,13 @@ class RankRow:
     odd: tuple[str, ...]
 
 
-def rank_rows(past: Past, gpus: Mapping[str, Gpu]) -> list[RankRow]:
-    """Return a row for each needed process, and one for each GPU whose rank is not known; `gpus` are by UUID."""
+def rank_rows(past: Past, gpus: Mapping[str, Gpu], *, still: bool = False) -> list[RankRow]:
+    """Return a row for each needed process, and one for each GPU whose rank is not known.
+
+    `gpus` are by UUID; `still` says that nothing moves, so that it means something where a rank sleeps.
+    """
     behind = set(odd_ranks(past))
+    away = elsewhere(past) if still else {}
     resting = _resting(past, gpus)
     rows, placed = [], set[str]()
     for rank in past.ranks:
@@ -44,7 +48,8 @@ def rank_rows(past: Past, gpus: Mapping[str, Gpu]) -> list[RankRow]:
             (place, gpus.get(place.uuid)) for place in past.server.gpus if rank.rank and place.rank == rank.rank
         )
         placed.update(place.uuid for place, _ in own)
-        odd = (*_of_process(rank, behind), *_of_gpus(own, resting))
+        waits = (f"sleeps in {away[rank.rank]}",) if rank.rank in away else ()
+        odd = (*_of_process(rank, behind), *waits, *_of_gpus(own, resting))
         rows.append(RankRow(rank.rank or rank.process, rank, own, odd))
     for place in past.server.gpus:
         if place.uuid not in placed:

@@ -1,11 +1,12 @@
 """How did the signals of a server run? Rows of small charts over one axis of time, so that what stops together is seen.
 
 Each row is an SVG of its own, as wide as its neighbours and without a gap between them: a mark at one moment, drawn in
-every row, reads as one line. What could not be read leaves the chart empty there.
+every row, reads as one line. What could not be read leaves the chart empty there. The axis is half an hour, and as long
+as less is known, the shortest of some spans that holds it.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from stallwatch.pages import words
@@ -13,9 +14,10 @@ from stallwatch.pages.markup import Html, tag
 from stallwatch.trends import POINT_SECONDS, POINTS, HalfHour, Point, Trend
 from stallwatch.wording import duration
 
-WIDTH, HEIGHT, TOP, BOTTOM = POINTS * 10, 100, 14, 94
-"""Of a chart, in its own units; values are drawn between top and bottom."""
-SPAN = POINTS * POINT_SECONDS
+STEP, HEIGHT, TOP, BOTTOM = 10, 100, 14, 94
+"""Of a point and of a chart, in its own units; values are drawn between top and bottom."""
+SPANS = (30, 60, 90, POINTS)
+"""How many points an axis may have: those of 5, 10, 15 and 30 min."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +55,49 @@ class _Chart:
     key: str
     row: Row
     trend: Trend
+    span: int  # points on the axis
     top: float
     mark: Mark | None
     place: float | None
 
+    @property
+    def width(self) -> int:
+        """Return its width, in its own units."""
+        return STEP * self.span
+
 
 def sparklines(key: str, half_hour: HalfHour, mark: Mark | None, power_limit: float | None = None) -> Html:
     """Return the charts of one server; `key` makes the ids of its elements unique, `power_limit` is in watts."""
-    place = None if mark is None else _place(mark.at, half_hour.end)
+    span = _span(half_hour)
+    place = None if mark is None else _place(mark.at, half_hour.end, span)
     charts = []
     for row in ROWS:
         trend = half_hour.trends[row.signal]
+        trend = replace(trend, points=trend.points[-span:])
         least = power_limit or row.least if row.signal == "power" else row.least
-        charts.append(_Chart(f"{key}-{row.signal}", row, trend, max(least, trend.peak or 0.0), mark, place))
-    axis = tag("div", tag("span", "-30 min"), _told(mark, place), tag("span", "now"), class_="axis")
+        charts.append(_Chart(f"{key}-{row.signal}", row, trend, span, max(least, trend.peak or 0.0), mark, place))
+    axis = tag(
+        "div", tag("span", f"-{_minutes(span)} min"), _told(mark, place, span), tag("span", "now"), class_="axis"
+    )
     return tag("div", [_row(chart) for chart in charts], axis, class_="charts")
 
 
-def _told(mark: Mark | None, place: float | None) -> Html | None:
+def _span(half_hour: HalfHour) -> int:
+    known = [
+        len(trend.points) - n for trend in half_hour.trends.values() for n, point in enumerate(trend.points) if point
+    ]
+    return next(span for span in SPANS if span >= max(known, default=POINTS))
+
+
+def _minutes(span: int) -> str:
+    return f"{span * POINT_SECONDS / 60:.0f}"
+
+
+def _told(mark: Mark | None, place: float | None, span: int) -> Html | None:
     if mark is None:
         return None
     sign = "│" if mark.trouble else "┆"
-    text = f"{sign} {mark.label}" if place is not None else f"← {mark.label}, before this half hour"
+    text = f"{sign} {mark.label}" if place is not None else f"← {mark.label}, before these {_minutes(span)} min"
     return tag("span", text, class_=_class_of(mark))
 
 
@@ -102,7 +125,7 @@ def _drawn(chart: _Chart) -> Html:
         "svg",
         tag("title", row.label, id=f"{key}-t"),
         tag("desc", _described(chart), id=f"{key}-d"),
-        tag("path", class_="base", d=f"M0 {BOTTOM}H{WIDTH}"),
+        tag("path", class_="base", d=f"M0 {BOTTOM}H{chart.width}"),
         tag("path", class_="band", d=spread) if spread else None,
         tag("path", class_="line", d=line) if line else None,
         tag("path", class_=_class_of(mark), d=f"M{chart.place:.0f} 0V{HEIGHT}")
@@ -111,7 +134,7 @@ def _drawn(chart: _Chart) -> Html:
         role="img",
         aria_labelledby=f"{key}-t",
         aria_describedby=f"{key}-d",
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        viewBox=f"0 0 {chart.width} {HEIGHT}",
         preserveAspectRatio="none",
     )
 
@@ -139,20 +162,20 @@ def _path(begin: int, values: Sequence[float], top: float, first: str, *, backwa
     """Return a line through values, from the left edge of its first point to the right edge of its last."""
     unit = (BOTTOM - TOP) / top
     heights = [round(BOTTOM - unit * value) for value in values]  # no value is below 0 or above the top
-    corners = [f"{10 * begin} {heights[0]}"]
+    corners = [f"{STEP * begin} {heights[0]}"]
     last = len(heights) - 1
     # In a flat stretch only the ends count, which keeps the page small.
     for n, y in enumerate(heights):
         if not 0 < n < last or not heights[n - 1] == y == heights[n + 1]:
-            corners.append(f"{10 * (begin + n) + 5} {y}")
-    corners.append(f"{10 * (begin + len(values))} {heights[-1]}")
+            corners.append(f"{STEP * (begin + n) + STEP // 2} {y}")
+    corners.append(f"{STEP * (begin + len(values))} {heights[-1]}")
     return first + "L".join(corners[::-1] if backwards else corners)
 
 
-def _place(at: float, end: float) -> float | None:
+def _place(at: float, end: float, span: int) -> float | None:
     """Return where a moment is on the axis, None where it is before it."""
-    place = WIDTH * (1 - (end - at) / SPAN)
-    return place if 0 <= place <= WIDTH else None
+    place = STEP * (span - (end - at) / POINT_SECONDS)
+    return place if 0 <= place <= STEP * span else None
 
 
 def _written(point: Point, row: Row) -> str:
@@ -170,8 +193,9 @@ def _described(chart: _Chart) -> str:
     row, trend, mark = chart.row, chart.trend, chart.mark
     known = [point for point in trend.points if point]
     if not known:
-        return "Not read in the last 30 minutes."
+        return f"Not read in the last {_minutes(chart.span)} minutes."
     lowest, highest = row.written(min(low for low, _ in known)), row.written(max(high for _, high in known))
     minutes = duration(len(known) * POINT_SECONDS)
     marked = f" The line marks: {mark.label}." if mark and chart.place is not None else ""
-    return f"Now {_written(trend.now, row)}; {lowest} to {highest} in the {minutes} of 30 min that were read.{marked}"
+    read = f"in the {minutes} of {_minutes(chart.span)} min that were read"
+    return f"Now {_written(trend.now, row)}; {lowest} to {highest} {read}.{marked}"

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from stallwatch.pages.markup import Html, joined, tag
-from stallwatch.verdict import Verdict
+from stallwatch.verdict import WORST_FIRST, Verdict
 
-WORST_FIRST = ("dead", "stalled", "suspect", "slow", "unknown", "starting", "stopping", "busy", "idle")
 TROUBLED = frozenset({"dead", "stalled", "suspect", "slow", "unknown"})
 NONE = "none"
 """The look of a node without servers."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from stallwatch.config import ConfigError
-from stallwatch.settings.yaml_file import shown, shown_key, shown_kind
+from stallwatch.settings.showing import shown, shown_key, shown_kind
 from stallwatch.values import parse_duration
 
 LONGEST_SECONDS = 366 * 86400.0

@@ -58,6 +58,8 @@ FLAGS = (
     Flag("--path.procfs", "path.procfs", "DIR"),
     Flag("--path.kmsg", "path.kmsg", "FILE"),
     Flag("--state.file", "state.file", "FILE"),
+    Flag("--evidence.directory", "evidence.directory", "DIR"),
+    Flag("--evidence.stacks", "evidence.stacks", value=True),
     Flag("--log.format", "log.format", "FORMAT"),
     Flag("--log.level", "log.level", "LEVEL"),
 )

@@ -17,9 +17,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from watchdog.events import FileSystemEvent, FileSystemEventHandler
-from watchdog.observers import Observer
-
 from stallwatch import aside
 from stallwatch.config import ConfigError
 
@@ -31,34 +28,13 @@ Stop = Callable[[], None]
 Watch = Callable[[Path, Callable[[], None]], Stop]
 
 LARGEST_FILE = 1 << 20
-JOIN_TIMEOUT = 0.5
-
-
-class _Events(FileSystemEventHandler):
-    def __init__(self, name: str, stir: Callable[[], None]) -> None:
-        self._name = name
-        self._stir = stir
-
-    def on_any_event(self, event: FileSystemEvent) -> None:
-        """Pass on what can bring other content: our own reading opens and closes the file, and is no event."""
-        written = event.event_type in {"modified", "closed"} and Path(os.fsdecode(event.src_path)).name == self._name
-        if written or event.event_type in {"created", "deleted", "moved"}:
-            self._stir()
 
 
 def watch_directory(path: Path, stir: Callable[[], None]) -> Stop:
     """Call `stir` in a thread whenever the file may have changed, until the returned function is called."""
-    observer = Observer()
-    observer.daemon = True
-    # Where the directory is a link itself, inotify would watch the link.
-    observer.schedule(_Events(path.name, stir), os.path.realpath(path.parent), recursive=False)
-    observer.start()
+    from stallwatch.settings.watching import watched  # noqa: PLC0415 most have no file to watch, and watchdog is 1 MiB
 
-    def stop() -> None:
-        observer.stop()
-        observer.join(JOIN_TIMEOUT)
-
-    return stop
+    return watched(path, stir)
 
 
 def digest_of(path: Path) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from stallwatch.config import Config, ConfigError, RuleError
 from stallwatch.sections import Section
 from stallwatch.settings.flags import FILE_FLAG, FLAGS, add_flags, given
-from stallwatch.settings.yaml_file import read_yaml, shown, shown_key, shown_kind
+from stallwatch.settings.showing import shown, shown_key, shown_kind
 
 PREFIX = "STALLWATCH_"
 # Not settings: what tests hand to stand-ins, and what Kubernetes gives every pod beside a Service named stallwatch.
@@ -207,4 +207,6 @@ def _of_flags(flags: Mapping[str, Any]) -> Source:
 
 
 def _of_file(path: Path) -> Source:
+    from stallwatch.settings.yaml_file import read_yaml  # noqa: PLC0415 YAML is loaded only where there is a file
+
     return Source(read_yaml(path), lambda _: str(path), path.parent)

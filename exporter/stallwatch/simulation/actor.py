@@ -1,4 +1,4 @@
-"""How does one played process behave? It takes its title, burns CPU, holds threads, files and shared memory as told.
+"""How does one played process behave? It takes its title, burns CPU, holds threads, files and memory, hangs as told.
 
 Commands are JSON objects, one per line of standard input; at its end the process ends. A scheduler is
 `python -m stallwatch.simulation.actor TITLE`; nothing heavy is imported, since eight of them run at once.
@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 import select
+import socket
 import sys
 import threading
 import time
@@ -51,6 +52,9 @@ class Actor:
             self._share(**command["share"])
         if "burnt" in command:
             self._burn(command["burnt"])
+        if "hang" in command:
+            threading.Thread(target=_end_with_input, daemon=True).start()
+            HANGS[command["hang"]]()
 
     def _share(self, path: str, times: int) -> None:
         """Map one file of shared memory several times over: resident memory then counts its pages as often."""
@@ -66,6 +70,34 @@ class Actor:
         end = time.thread_time() + seconds
         while time.thread_time() < end:
             pass
+
+
+def _end_with_input() -> None:
+    while os.read(0, 65536):
+        pass
+    os._exit(0)
+
+
+def wait_for_peer() -> None:
+    """Wait for bytes of a peer that never come, as ranks in a collective over the CPU do."""
+    one, _other = socket.socketpair()
+    one.recv(1)
+
+
+def wait_for_lock() -> None:
+    """Wait for a lock that nobody lets go of."""
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def spin() -> None:
+    """Burn CPU and get nowhere."""
+    while True:
+        pass
+
+
+HANGS = {"peer": wait_for_peer, "lock": wait_for_lock, "spin": spin}
 
 
 def take_title(title: str) -> None:

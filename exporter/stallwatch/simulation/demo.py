@@ -18,22 +18,25 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.assembly import exporter
 from stallwatch.config import Config
 from stallwatch.journal import setup
+from stallwatch.monitor import Monitor
 from stallwatch.past import Past
-from stallwatch.sections import DiscoveryConfig, GpuConfig, HealthConfig, Limits, StateConfig, WebConfig
-from stallwatch.serve import exporter
-from stallwatch.simulation.livedemo import play_live
-from stallwatch.simulation.pager import Page, Pager, free_port, programs
+from stallwatch.sections import DiscoveryConfig, EvidenceConfig, GpuConfig, HealthConfig, Limits, StateConfig, WebConfig
+from stallwatch.simulation.livedemo import play_live, played_here
+from stallwatch.simulation.pager import Page, Pager, free_port, paging, show
 from stallwatch.simulation.played import PlayedGpus, PlayedServer
 from stallwatch.simulation.scenario import load_scenario, scenario_file
-from stallwatch.simulation.telling import INDENT, say, write
+from stallwatch.simulation.telling import say, say_evidence
 from stallwatch.snapshot import Server
 from stallwatch.status import sentence
-from stallwatch.view import View
+from stallwatch.view import Bundle, View
 from stallwatch.wording import duration
 
 RANKS = tuple(f"sglang::scheduler_TP{rank}" for rank in range(8))
+ODD = RANKS[5]
+"""The rank that waits for a lock while the others wait for it."""
 SHARDS = 12
 STAMP = "[%Y-%m-%d %H:%M:%S"
 LOOK_EVERY = 5.0
@@ -83,15 +86,15 @@ async def _play(port: int, seconds: float) -> int:
         flags = ["--model-path", "moonshotai/Kimi-K2", "--tp-size", "8", "--port", str(server_port)]
         server = PlayedServer(directory, flags)
         stack.push_async_callback(server.stop)
-        config = _config(port, seconds)
+        config = _config(port, seconds, directory / "evidence")
         limit = duration(config.limits.start_without_movement)
         say(f"watching on http://127.0.0.1:{port}/; what takes minutes elsewhere takes {limit} here")
-        running = await stack.enter_async_context(exporter(config, lambda: config, nvml="stallwatch.simulation.nvml"))
-        pager = await _pager(stack, directory, port)
+        running = await stack.enter_async_context(exporter(config, lambda: config, played_here()))
+        pager = await paging(stack, directory, port, "what they would page is told from the same facts")
         await server.start()
         incident = asyncio.create_task(play_cold_deadlock(server, gpus, server_port, seconds / 6))
         stack.callback(incident.cancel)
-        code = await _watch(running.monitor.watch, server.pid, pager, incident, seconds)
+        code = await _watch(running.monitor, server.pid, pager, incident, seconds)
         if code == 0 and sys.stdout.isatty():
             say(f"its page is on http://127.0.0.1:{port}/ for {duration(LOOKED_AT_SECONDS)} more; Ctrl-C ends it")
             await asyncio.sleep(LOOKED_AT_SECONDS)
@@ -115,7 +118,7 @@ async def play_cold_deadlock(server: PlayedServer, gpus: PlayedGpus, port: int, 
         await server.log(
             f"Loading safetensors checkpoint shards: {done:3d}% Completed | {shard}/{SHARDS} [{clock},  1.00s/it]"
         )
-    await server.tell(to={title: {"cpu": 0} for title in RANKS})
+    await server.tell(to={title: {"cpu": 0, "hang": "lock" if title == ODD else "peer"} for title in RANKS})
     gpus.show(utilization=2, power_watts=62)
     say("the last shard is loaded. From here on nothing happens, and nothing says so: no error, no crash")
 
@@ -136,15 +139,8 @@ def page_from(name: str, past: Past, now: float) -> Page | None:
     return Page(alert, "critical", name, text, f"{RUNBOOKS}/{alert}.md")
 
 
-def show(page: Page) -> None:
-    """Print what the person on call gets."""
-    say(f"PAGE  {page.alert} ({page.severity})")
-    write(f"{INDENT}{page.description}")
-    write(f"{INDENT}{page.runbook}")
-
-
 async def _watch(
-    watch: Callable[[Callable[[View], None]], None],
+    monitor: Monitor,
     launcher: int,
     pager: Pager | None,
     incident: "asyncio.Task[None]",
@@ -152,11 +148,15 @@ async def _watch(
 ) -> int:
     """Tell how the server of this launcher is doing until it pages."""
     due, end = time.monotonic() + LOOK_EVERY, time.monotonic() + 2 * seconds
-    async for view in _views(watch):
+    told: Bundle | None = None
+    async for view in _views(monitor.watch):
         now = time.monotonic()
         if incident.done():
             incident.result()
         server = _server_of(view, launcher)
+        if server and (bundle := view.evidence_of(server.name)) and bundle != told:
+            told = bundle
+            say_evidence(bundle, Path(monitor.config.evidence.directory or ""))
         if server and (page := _page(view, server.name, pager)):
             show(page)
             return 0
@@ -188,19 +188,7 @@ async def _views(watch: Callable[[Callable[[View], None]], None]) -> AsyncIterat
         yield await views.get()
 
 
-async def _pager(stack: AsyncExitStack, directory: Path, port: int) -> Pager | None:
-    found = programs()
-    if found is None:
-        say("Prometheus and Alertmanager are not installed here: what they would page is told from the same facts")
-        return None
-    pager = Pager(directory / "pager", port)
-    stack.push_async_callback(pager.close)
-    await pager.start(found)
-    say(f"Prometheus scrapes on http://127.0.0.1:{pager.prometheus_port}/, Alertmanager pages to this terminal")
-    return pager
-
-
-def _config(port: int, seconds: float) -> Config:
+def _config(port: int, seconds: float, evidence: Path) -> Config:
     """Return the configuration of a node, with limits that fit so many seconds."""
     longest = seconds / 4
     limits = Limits(
@@ -219,6 +207,7 @@ def _config(port: int, seconds: float) -> Config:
         health=HealthConfig(interval=3, timeout=5),
         limits=limits,
         state=StateConfig(enabled=False),
+        evidence=EvidenceConfig(directory=str(evidence), stacks=True),
     )
 
 

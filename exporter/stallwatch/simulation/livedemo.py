@@ -9,10 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.assembly import exporter
 from stallwatch.config import Config
 from stallwatch.sections import (
     DiscoveryConfig,
     EngineConfig,
+    EvidenceConfig,
     GpuConfig,
     HealthConfig,
     Limits,
@@ -21,13 +23,18 @@ from stallwatch.sections import (
     StateConfig,
     WebConfig,
 )
-from stallwatch.serve import exporter
 from stallwatch.simulation.live import LiveServer, gpu_state, live_servers, shortened
+from stallwatch.simulation.pager import Pager, paging, show
 from stallwatch.simulation.plot import Scenario
 from stallwatch.simulation.telling import say
 from stallwatch.view import View
 
 STEP = 0.5
+
+
+def played_here() -> dict[str, str]:
+    """Return what of the node is played: its GPUs, and of all servers those that this process has started."""
+    return {"nvml": "stallwatch.simulation.nvml", "below": str(os.getpid())}
 
 
 async def play_live(scenario: Scenario, port: int, seconds: float) -> int:
@@ -42,11 +49,13 @@ async def play_live(scenario: Scenario, port: int, seconds: float) -> int:
         state.write_text(gpu_state(scenario.node, [], 0.0))
         os.environ["STALLWATCH_FAKE_NVML"] = str(state)
         stack.callback(os.environ.pop, "STALLWATCH_FAKE_NVML", None)
-        config = _config(servers, port, speed)
+        config = _config(servers, port, speed, directory / "evidence")
         say(f"{scenario.name}: {speed:.0f} times as fast as life, watched on http://127.0.0.1:{port}/")
-        running = await stack.enter_async_context(exporter(config, lambda: config, nvml="stallwatch.simulation.nvml"))
-        last: dict[str, tuple[str, str]] = {}
-        running.monitor.watch(lambda view: _tell(view, {server.name for server in servers}, last))
+        running = await stack.enter_async_context(exporter(config, lambda: config, played_here()))
+        pager = await paging(stack, directory, port, "it tells what it judges and pages nobody")
+        names, last, shown = {server.name for server in servers}, dict[str, tuple[str, str]](), set[tuple[str, str]]()
+        running.monitor.watch(lambda view: _tell(view, names, last))
+        running.monitor.watch(lambda _view: _page(pager, names, shown))
         await _play(scenario, servers, state, speed)
     return 0
 
@@ -71,7 +80,15 @@ def _tell(view: View, names: set[str], last: dict[str, tuple[str, str]]) -> None
             say(f"{name}: {word}: {verdict.reason}")
 
 
-def _config(servers: list[LiveServer], port: int, speed: float) -> Config:
+def _page(pager: Pager | None, names: set[str], shown: set[tuple[str, str]]) -> None:
+    """Show what has arrived, each alert about a server once."""
+    while pager and (page := pager.next_page(*names)):
+        if (page.alert, page.server) not in shown:
+            shown.add((page.alert, page.server))
+            show(page)
+
+
+def _config(servers: list[LiveServer], port: int, speed: float, evidence: Path) -> Config:
     limits = Limits(**shortened(Limits().named(), speed))
     named = tuple(
         ServerConfig(
@@ -96,4 +113,5 @@ def _config(servers: list[LiveServer], port: int, speed: float) -> Config:
         limits=limits,
         servers=named,
         state=StateConfig(enabled=False),
+        evidence=EvidenceConfig(directory=str(evidence)),
     )

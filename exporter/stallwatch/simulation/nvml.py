@@ -12,6 +12,11 @@ is read at each call (no such file: driver not loaded). One statement per line; 
     gpu * utilization 3                 gpu * power_watts 90         gpu * power_limit_watts 600
     gpu * temperature 40                gpu * sm_clock_mhz 1980      gpu * energy_joules 5000 (else power, integrated)
     gpu 0 throttle 5                    gpu 0 recovery_action 1      gpu 0 lost     (`gpu 0 lost 0`: it is back)
+    gpu 0 performance_state 2           gpu 0 persistence 0          gpu 0 compute_mode 3
+    gpu 0 ecc_errors 4                  gpu 0 remapped_rows 1 2 1 0  corrected, uncorrected, pending, failed
+    gpu 0 pcie_generation 4             gpu 0 pcie_width 8           gpu 0 pcie_replays 9    (`_max` of the first two)
+    gpu * nvlinks 18                    gpu 0 nvlinks_down 3         gpu 0 nvlink_errors 7   the last ones are down
+    gpu * nvlink_kib_per_second 1000    in each direction; a GPU without `nvlinks` has none
     gpu 0 burst START SECONDS PERCENT   CLOCK_MONOTONIC; repeatable; shows in those samples of the ring that it covers
     gpu 0 process PID MIB               repeatable; MIB `unknown`: the driver cannot tell; `graphics` for the other list
 
@@ -40,7 +45,18 @@ NUMBERS = {  # call: key of its line, default, NVML's unit in that of the line
     "nvmlDeviceGetTemperature": ("temperature", 40, 1),
     "nvmlDeviceGetCurrentClocksEventReasons": ("throttle", 0, 1),
     "nvmlDeviceGetCurrentClocksThrottleReasons": ("throttle", 0, 1),
+    "nvmlDeviceGetPerformanceState": ("performance_state", 0, 1),
+    "nvmlDeviceGetPersistenceMode": ("persistence", 1, 1),
+    "nvmlDeviceGetComputeMode": ("compute_mode", 0, 1),
+    "nvmlDeviceGetTotalEccErrors": ("ecc_errors", 0, 1),
+    "nvmlDeviceGetCurrPcieLinkGeneration": ("pcie_generation", 5, 1),
+    "nvmlDeviceGetMaxPcieLinkGeneration": ("pcie_generation_max", 5, 1),
+    "nvmlDeviceGetCurrPcieLinkWidth": ("pcie_width", 16, 1),
+    "nvmlDeviceGetMaxPcieLinkWidth": ("pcie_width_max", 16, 1),
+    "nvmlDeviceGetPcieReplayCounter": ("pcie_replays", 0, 1),
+    "nvmlDeviceGetNvLinkErrorCounter": ("nvlink_errors", 0, 1),
 }
+NVLINK_BYTES = (138, 139)  # fields: KiB sent and received
 
 
 class NVMLError(Exception):
@@ -74,19 +90,19 @@ class Driver:
         self._sleep = sleep
         self._lines: list[list[str]] = []
         self._starts = 0
-        self._running = False
+        self._running = 0  # how often it was started
         self._energy: dict[int, tuple[float, float]] = {}
 
     def nvmlInit(self) -> None:
-        """Start the library."""
+        """Start the library, or count one more who uses it."""
         self._enter("nvmlInit")
-        self._starts += 1
-        self._running = True
+        self._starts += not self._running
+        self._running += 1
 
     def nvmlShutdown(self) -> None:
-        """End the library."""
+        """End the library for one of those who use it."""
         self._enter("nvmlShutdown")
-        self._running = False
+        self._running -= 1
 
     def nvmlSystemGetDriverVersion(self) -> str:
         """Return the `driver` line."""
@@ -165,12 +181,31 @@ class Driver:
 
         return answer
 
-    def nvmlDeviceGetFieldValues(self, handle: Handle, fields: list[int]) -> list[SimpleNamespace]:
-        """Return the recovery action; other fields are not supported."""
+    def nvmlDeviceGetFieldValues(self, handle: Handle, fields: list[Any]) -> list[SimpleNamespace]:
+        """Return the recovery action and the bytes of the NVLinks; other fields are not supported."""
         self._enter("nvmlDeviceGetFieldValues", handle)
-        value = SimpleNamespace(uiVal=int(self._number("recovery_action", 0, handle.gpu)))
-        codes = (0 if field == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION else 3 for field in fields)
-        return [SimpleNamespace(nvmlReturn=code, valueType=1, value=value) for code in codes]
+        return [self._field(handle.gpu, field[0] if isinstance(field, tuple) else field) for field in fields]
+
+    def _field(self, gpu: int, field: int) -> SimpleNamespace:
+        if field in NVLINK_BYTES and self._number("nvlinks", 0, gpu):
+            kib = int(self._number("nvlink_kib_per_second", 0, gpu) * self._clock())
+            return SimpleNamespace(nvmlReturn=0, valueType=3, value=SimpleNamespace(ullVal=kib))
+        value = SimpleNamespace(uiVal=int(self._number("recovery_action", 0, gpu)))
+        code = 0 if field == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION else 3
+        return SimpleNamespace(nvmlReturn=code, valueType=1, value=value)
+
+    def nvmlDeviceGetNvLinkState(self, handle: Handle, link: int) -> int:
+        """Say whether a link is up; invalid where there is none of this number, not supported where there are none."""
+        self._enter("nvmlDeviceGetNvLinkState", handle)
+        links = int(self._number("nvlinks", 0, handle.gpu))
+        if link >= links:
+            raise NVMLError(2 if links else 3)
+        return int(link < links - self._number("nvlinks_down", 0, handle.gpu))
+
+    def nvmlDeviceGetRemappedRows(self, handle: Handle) -> tuple[int, ...]:
+        """Return the `remapped_rows` line."""
+        self._enter("nvmlDeviceGetRemappedRows", handle)
+        return tuple(map(int, self._last("remapped_rows", handle.gpu) or (0, 0, 0, 0)))
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Handle) -> list[SimpleNamespace]:
         """Return the `process` lines."""

@@ -11,7 +11,7 @@ import shutil
 import socket
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import yaml
 from aiohttp import web
 
 from stallwatch.shipped import shipped_folder
+from stallwatch.simulation.telling import INDENT, say, write
 
 PROGRAMS = {"prometheus": ("prometheus",), "alertmanager": ("alertmanager", "prometheus-alertmanager")}
 
@@ -56,6 +57,26 @@ class Page:
         labels, annotations = sent["labels"], sent["annotations"]
         server, text = labels.get("server", ""), annotations.get("description", "")
         return cls(labels["alertname"], labels.get("severity", ""), server, text, annotations.get("runbook_url", ""))
+
+
+def show(page: Page) -> None:
+    """Print what the person on call gets."""
+    say(f"PAGE  {page.alert} ({page.severity})")
+    write(f"{INDENT}{page.description}")
+    write(f"{INDENT}{page.runbook}")
+
+
+async def paging(stack: AsyncExitStack, directory: Path, port: int, otherwise: str) -> "Pager | None":
+    """Start a pager for the exporter on this port, to be ended with the stack; says what there is, or is instead."""
+    found = programs()
+    if found is None:
+        say(f"Prometheus and Alertmanager are not installed here: {otherwise}")
+        return None
+    pager = Pager(directory / "pager", port)
+    stack.push_async_callback(pager.close)
+    await pager.start(found)
+    say(f"Prometheus scrapes on http://127.0.0.1:{pager.prometheus_port}/, Alertmanager pages to this terminal")
+    return pager
 
 
 class Pager:
@@ -105,11 +126,11 @@ class Pager:
         """Tell whether both programs still run; one that is too old for the rules ends at once."""
         return all(process.returncode is None for process in self._processes)
 
-    def next_page(self, server: str) -> Page | None:
-        """Return the next alert about this server that has arrived and fires, None while there is none."""
+    def next_page(self, *servers: str) -> Page | None:
+        """Return the next alert about one of these that has arrived and fires, None while there is none."""
         while not self.pages.empty():
             for sent in self.pages.get_nowait()["alerts"]:
-                if sent["status"] == "firing" and sent["labels"].get("server") == server:
+                if sent["status"] == "firing" and sent["labels"].get("server") in servers:
                     return Page.of(sent)
         return None
 

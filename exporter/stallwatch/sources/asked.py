@@ -1,7 +1,7 @@
 """Which processes of a server is a source asked about, and are they still those?"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stallwatch.node.procfs import Procfs
@@ -22,6 +22,23 @@ class Member:
     descendant: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asks, and what it notes before it looks at a process, up to the pid.
+
+    What a source reads that answers while its process is wedged has a note of its own: a command line that hung the
+    exporter keeps nobody from it.
+    """
+
+    source: str
+    note: str
+    failures: list[Failure] = field(default_factory=list)
+
+    def noted(self, member: Member) -> str:
+        """Return what is noted before a process is looked at."""
+        return f"{self.note}{member.pid}"
+
+
 def processes_of(server: Server) -> dict[str, Any] | None:
     """Return the processes that a server has, for a worker; None where it has none."""
     processes = [{name: getattr(process, name) for name in _FIELDS} for process in server.processes]
@@ -29,13 +46,13 @@ def processes_of(server: Server) -> dict[str, Any] | None:
 
 
 def members_of(
-    collector: str, procfs: Procfs, target: dict[str, Any], failures: list[Failure], *, descendants: bool = False
+    asking: Asking, procfs: Procfs, target: dict[str, Any], *, descendants: bool = False
 ) -> tuple[list[Member], int]:
     """Return which processes to look at and how many are left out; those that hung us before go to the failures."""
     every = list(_all_members(procfs, target) if descendants else _own_members(procfs, target))
     kept = every[:MOST_PROCESSES]
-    hung = [member for member in kept if procfs.is_skipped(member.pid)]
-    failures += [Failure(collector, "quarantined", f"pid {member.pid}", target["server"]) for member in hung]
+    hung = [member for member in kept if asking.noted(member) in procfs.skip]
+    asking.failures.extend(Failure(asking.source, "quarantined", asking.noted(one), target["server"]) for one in hung)
     return [member for member in kept if member not in hung], len(every) - len(kept)
 
 

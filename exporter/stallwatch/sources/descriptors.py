@@ -18,7 +18,7 @@ from typing import Any
 from stallwatch.node.procfs import Procfs, read_file
 from stallwatch.node.sockets import ask_kernel, namespace_of
 from stallwatch.snapshot import Failure, Reading
-from stallwatch.sources.asked import Member, members_of, processes_of
+from stallwatch.sources.asked import Asking, Member, members_of, processes_of
 
 NAME = "descriptors"
 MISSING_RIGHT = "the descriptors of another user's processes need root and CAP_SYS_PTRACE"
@@ -207,13 +207,13 @@ def reader(
         procfs = Procfs(options.get("procfs", "/proc"), note, skip, read_file)
         look = Descriptors(procfs)
         processes: list[ProcessDescriptors] = []
-        failures: list[Failure] = []
-        dropped = 0
+        asking = Asking(NAME, "descriptors of pid ")
+        failures, dropped = asking.failures, 0
         for one in targets:
-            members, left_out = members_of(NAME, procfs, one, failures)
+            members, left_out = members_of(asking, procfs, one)
             dropped += left_out
             for member in members:
-                note(f"pid {member.pid}")
+                note(asking.noted(member))
                 try:
                     processes.append(look.of(one["server"], member))
                 except PermissionError:

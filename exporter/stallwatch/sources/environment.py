@@ -15,9 +15,9 @@ from typing import Any
 
 from stallwatch.engines.engine import LAUNCHER, SCHEDULER
 from stallwatch.node.procfs import Procfs, read_file
-from stallwatch.redaction import SECRET_KEY, public, redact
+from stallwatch.redaction import HIDDEN, SECRET_KEY, public, redact
 from stallwatch.snapshot import Failure, Reading
-from stallwatch.sources.asked import Member, members_of, processes_of
+from stallwatch.sources.asked import Asking, Member, members_of, processes_of
 
 NAME = "environment"
 MISSING_RIGHT = "the environment of another user's processes needs root and CAP_SYS_PTRACE"
@@ -48,6 +48,7 @@ ALLOWED = (  # `*` is the rest of a name
 
 _ALLOWED = re.compile("|".join(re.escape(name).replace(r"\*", "[A-Z0-9_]{0,64}") for name in ALLOWED))
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_DEVICES = re.compile(r"(?:(?:[0-9]+|all|none|void|(?:GPU|MIG)-[0-9A-Fa-f/-]+),?)*")
 _OFF = frozenset({"", "0", "false", "off", "no"})
 
 target = processes_of
@@ -93,10 +94,16 @@ class EnvironmentReading(Reading):
 def allowed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the variables that may be shown, as they may be shown."""
     return {
-        name: redact(public(value, LONGEST_VALUE))
+        name: _shown(name, value)
         for name, value in sorted(pairs)
         if _ALLOWED.fullmatch(name) and not _SECRET.search(name) and not SECRET_KEY.search(name)
     }
+
+
+def _shown(name: str, value: str) -> str:
+    if name.endswith("VISIBLE_DEVICES") and not _DEVICES.fullmatch(value):
+        return HIDDEN
+    return redact(public(value, LONGEST_VALUE))
 
 
 def debugging_of(variables: Mapping[str, str]) -> Debugging:
@@ -163,11 +170,11 @@ def reader(
 
     def read(targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[EnvironmentReading, tuple[Failure, ...]]:
         procfs = Procfs(options.get("procfs", "/proc"), note, skip, read_file)
-        failures: list[Failure] = []
+        asking = Asking(NAME, "pid ")
         processes: list[ProcessEnvironment] = []
         dropped = 0
         for one in targets:
-            members, left_out = members_of(NAME, procfs, one, failures)
+            members, left_out = members_of(asking, procfs, one)
             roles = {entry["pid"]: entry["role"] for entry in one["processes"]}
             launcher = next((member for member in members if roles[member.pid] == LAUNCHER), None)
             schedulers = [member for member in members if roles[member.pid] == SCHEDULER]
@@ -176,8 +183,8 @@ def reader(
             processes += filter(None, found)
             dropped += left_out
             if look.denied:
-                failures.append(Failure(NAME, "permission_denied", MISSING_RIGHT, one["server"]))
+                asking.failures.append(Failure(NAME, "permission_denied", MISSING_RIGHT, one["server"]))
         dropped += sum(process.dropped for process in processes)
-        return EnvironmentReading(clock(), tuple(processes), dropped=dropped), tuple(failures)
+        return EnvironmentReading(clock(), tuple(processes), dropped=dropped), tuple(asking.failures)
 
     return read

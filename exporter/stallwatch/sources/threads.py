@@ -7,18 +7,17 @@ Reasons of failures: `permission_denied` (once per server; what cannot be read i
 """
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from stallwatch.node.procfs import TICKS_PER_SECOND, Procfs, read_file
-from stallwatch.redaction import clean, redact
+from stallwatch.redaction import redact
 from stallwatch.snapshot import Failure, Reading
-from stallwatch.sources.asked import Member, members_of, processes_of, word_of
+from stallwatch.sources.asked import Asking, Member, members_of, processes_of, word_of
 from stallwatch.sources.descriptors import kind_of
+from stallwatch.sources.onetask import Count, count_of, frames_of, manner_of, wchan_of
 from stallwatch.sources.syscalls import of_a_descriptor, syscall_name
 
 NAME = "threads"
@@ -26,13 +25,9 @@ BETWEEN_SECONDS = 0.7
 FIRST_LOOK_SECONDS = 3.0  # a thread takes a fifth of a millisecond
 MOST_THREADS = 4096
 MOST_OF_ONE_PROCESS = 512
-MOST_FRAMES = 32
-MOST_WAITS = 3  # of a thread that spins, in a look: another one may take a lock of the interpreter from it
 
 _SYSCALL_RIGHT = "system calls and descriptors of another user's processes need root and CAP_SYS_PTRACE"
 _STACK_RIGHT = "kernel stacks need root and CAP_SYS_ADMIN"
-_FRAME = re.compile(r"\] ([\w.$]{1,100})(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?( \[[\w-]{1,60}\])?")
-_SWITCHES = re.compile(rb"^(non)?voluntary_ctxt_switches:\s*(\d+)$", re.MULTILINE)
 
 target = processes_of
 
@@ -82,14 +77,11 @@ class ThreadsReading(Reading):
     processes: tuple[ProcessThreads, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """What only grows in the life of a thread."""
-
-    at: float
-    state: str
-    ticks: int
-    switches: tuple[int, int] | None
+def uninterruptible(reading: ThreadsReading) -> frozenset[int]:
+    """Return the pids of the processes of which a thread sleeps in the kernel where no signal reaches it."""
+    return frozenset(
+        process.pid for process in reading.processes if any(thread.state == "D" for thread in process.threads)
+    )
 
 
 @dataclass(slots=True)
@@ -100,7 +92,7 @@ class _Look:
     clock: Callable[[], float]
     left: int = MOST_THREADS
     missing: set[str] = field(default_factory=set)
-    counts: dict[tuple[int, int], _Count] = field(default_factory=dict)
+    counts: dict[tuple[int, int], Count] = field(default_factory=dict)
 
     def first(self, server: str, member: Member, until: float) -> ProcessThreads | None:
         """Read all threads of a process, as many as may be read still."""
@@ -144,33 +136,25 @@ class _Look:
             cpu_ratio=None,
             voluntary_switches=None,
             involuntary_switches=None,
-            wchan=_wchan(self._read(pid, f"{here}/wchan")),
+            wchan=wchan_of(self._read(pid, f"{here}/wchan")),
             syscall=number,
             syscall_name=name,
             syscall_on=kind,
-            stack=_frames(self._read(pid, f"{here}/stack", _STACK_RIGHT)),
+            stack=frames_of(self._read(pid, f"{here}/stack", _STACK_RIGHT)),
         )
 
-    def _count(self, pid: int, tid: int) -> _Count | None:
+    def _count(self, pid: int, tid: int) -> Count | None:
         at, stat = self.clock(), self._read(pid, f"task/{tid}/stat")
-        if not stat:
-            return None
-        fields = stat.rpartition(b")")[2].split()
-        found = dict(_SWITCHES.findall(self._read(pid, f"task/{tid}/status") or b""))
-        switches = (int(found[b""]), int(found[b"non"])) if len(found) == 2 else None
-        return _Count(at, fields[0].decode(), int(fields[11]) + int(fields[12]), switches)
+        return count_of(at, stat, self._read(pid, f"task/{tid}/status") or b"") if stat else None
 
     def _since(self, pid: int, thread: Thread) -> Thread:
         before, now = self.counts[pid, thread.tid], self._count(pid, thread.tid)
         if now is None:
             return replace(thread, manner="ended")
-        ratio = max(0, now.ticks - before.ticks) / TICKS_PER_SECOND / max(now.at - before.at, 0.001)
-        switched = None
-        if before.switches and now.switches:
-            switched = now.switches[0] - before.switches[0], now.switches[1] - before.switches[1]
+        ratio, switched = now.since(before)
         return replace(
             thread,
-            manner=_manner({before.state, now.state}, ratio, switched),
+            manner=manner_of({before.state, now.state}, ratio, switched),
             cpu_ratio=round(ratio, 3),
             voluntary_switches=switched[0] if switched else None,
             involuntary_switches=switched[1] if switched else None,
@@ -205,34 +189,6 @@ class _Look:
         return None
 
 
-def _manner(states: set[str], ratio: float, switched: tuple[int, int] | None) -> str:
-    for state, word in (("Z", "zombie"), ("X", "ended"), ("T", "stopped"), ("t", "stopped")):
-        if state in states:
-            return word
-    if states == {"D"}:
-        return "uninterruptible"
-    waited = switched[0] if switched else 0
-    if waited <= MOST_WAITS and ratio >= 0.1:
-        return "spins"
-    if ratio >= 0.5:
-        return "works"
-    if ratio > 0 or (switched and any(switched)) or "R" in states:
-        return "wakes"
-    return "sleeps"
-
-
-def _wchan(data: bytes | None) -> str | None:
-    return None if data in (None, b"", b"0") else word_of(data or b"", 100)
-
-
-def _frames(data: bytes | None) -> tuple[str, ...] | None:
-    if data is None:
-        return None
-    lines = islice(data.decode(errors="replace").splitlines(), MOST_FRAMES)
-    found = (_FRAME.search(line) for line in lines)
-    return tuple(clean(frame[1] + (frame[2] or "")) for frame in found if frame and not frame[1].startswith("0x"))
-
-
 def reader(
     options: Mapping[str, str],
     note: Callable[[str], None],
@@ -244,23 +200,26 @@ def reader(
     def read(targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[ThreadsReading, tuple[Failure, ...]]:
         procfs = Procfs(options.get("procfs", "/proc"), note, skip, read_file)
         look, began = _Look(procfs, clock), clock()
-        failures: list[Failure] = []
+        asking = Asking(NAME, "threads of pid ")
         processes: list[ProcessThreads] = []
         dropped = 0
         for one in targets:
             look.missing = set()
-            members, left_out = members_of(NAME, procfs, one, failures, descendants=True)
+            members, left_out = members_of(asking, procfs, one, descendants=True)
             dropped += left_out
             for member in members:
-                note(f"pid {member.pid}")
+                note(asking.noted(member))
                 if found := look.first(one["server"], member, began + FIRST_LOOK_SECONDS):
                     processes.append(found)
                     dropped += found.dropped
             if look.missing:
-                failures.append(Failure(NAME, "permission_denied", "; ".join(sorted(look.missing)), one["server"]))
+                detail = "; ".join(sorted(look.missing))
+                asking.failures.append(Failure(NAME, "permission_denied", detail, one["server"]))
         half = clock()
         pause(BETWEEN_SECONDS)
         processes = [look.second(process) for process in processes]
-        return ThreadsReading(clock(), round(clock() - half, 3), tuple(processes), dropped=dropped), tuple(failures)
+        return ThreadsReading(clock(), round(clock() - half, 3), tuple(processes), dropped=dropped), tuple(
+            asking.failures
+        )
 
     return read

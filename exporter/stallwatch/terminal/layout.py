@@ -72,12 +72,12 @@ def labelled(label: str, text: str, width: int, size: int = 11) -> list[Line]:
     return wrapped(text, width, first=f"{INDENT}{label.ljust(size)}", rest=INDENT + " " * size)
 
 
-def table(columns: Sequence[str], rows: Sequence[Row], width: int) -> list[Line]:
+def table(columns: Sequence[str], rows: Sequence[Row], width: int, longest: int = LONGEST_CELL) -> list[Line]:
     """Return a table without its empty columns; what does not fit beside the first column follows below, with it.
 
-    Nothing where that first column is all there is.
+    Nothing where that first column is all there is. A text is cut where it is longer than `longest`.
     """
-    texts = [tuple(_cell(cell) for cell in row.cells) for row in rows]
+    texts = [tuple(_cell(cell, longest) for cell in row.cells) for row in rows]
     kept = [n for n in range(len(columns)) if n == 0 or any(cells[n] for cells in texts)]
     if len(kept) < 2:
         return []
@@ -110,6 +110,6 @@ def _padded(mark: str, cells: Sequence[str], block: Sequence[int], sizes: dict[i
     return (mark + "  ".join(cells[column].ljust(sizes[column]) for column in block)).rstrip()
 
 
-def _cell(text: str) -> str:
-    shown = clean(text, LONGEST_CELL + 1)
-    return shown if len(shown) <= LONGEST_CELL else f"{shown[: LONGEST_CELL - 2]}.."
+def _cell(text: str, longest: int) -> str:
+    shown = clean(text, longest + 1)
+    return shown if len(shown) <= longest else f"{shown[: longest - 2]}.."

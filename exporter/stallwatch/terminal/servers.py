@@ -9,9 +9,9 @@ from stallwatch.answer import Answer, Entry, Failure
 from stallwatch.terminal.layout import WIDEST, Line, labelled, wrapped
 from stallwatch.terminal.steps import first_steps
 from stallwatch.terminal.tables import health_table, rank_table
+from stallwatch.verdict import WORST_FIRST
 from stallwatch.wording import duration, joined
 
-URGENCY = ("dead", "stalled", "suspect", "slow", "unknown", "stopping", "starting", "busy", "idle")
 STYLES = {"dead": "bad", "stalled": "bad", "suspect": "doubtful", "slow": "doubtful", "unknown": "doubtful"}
 SAME_MOMENT = 0.01
 """Times that are told to the millisecond are the same within this."""
@@ -35,7 +35,7 @@ def lines(status: Mapping[str, Any], servers: list[dict[str, Any]], width: int =
 
 
 def _urgency(verdict: str) -> int:
-    return URGENCY.index(verdict if verdict in URGENCY else "unknown")
+    return WORST_FIRST.index(verdict if verdict in WORST_FIRST else "unknown")
 
 
 def _nobody(answer: Answer, width: int) -> tuple[list[Line], list[Line]]:
@@ -53,7 +53,8 @@ def _notes(answer: Answer) -> Iterable[str]:
 
 
 def _head(entry: Entry, now: float, width: int) -> list[Line]:
-    signature = f" ({entry.signature})" if entry.signature else ""
+    doubted = f" (looks like {entry.looks_like})" if entry.looks_like else ""
+    signature = f" ({entry.signature})" if entry.signature else doubted
     text = f"{entry.server}: {entry.verdict.upper()}{signature} for {duration(now - entry.since)}"
     return wrapped(text, width, first="", style=STYLES.get(entry.verdict, "well"))
 
@@ -67,7 +68,7 @@ def _rest(answer: Answer, entry: Entry, width: int) -> list[Line]:
         *(line for lines in facts for line in lines),
         *health_table(entry, answer.time, width),
         *(line for lines in missing for line in lines),
-        *first_steps(entry.verdict, entry.signature, width),
+        *first_steps(entry.verdict, entry.signature or entry.looks_like, width),
     ]
 
 

@@ -16,8 +16,8 @@ RUNBOOKS = {
 }
 BROKEN_GPU = "InferenceGPUFault"
 MOST_LINES = 5
-SHOWN_ABOVE = "/metrics"
-"""A step that reads metrics asks for what stands above already."""
+SHOWN_ABOVE = ("/metrics", "stallwatch evidence")
+"""A step that reads metrics or names the evidence asks for what stands above already."""
 _ITEM = re.compile(r"^(?:\d+\.|-) (.*(?:\n +.*)*)", re.MULTILINE)
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 _SENTENCE = re.compile(r"(?:`[^`]*`|[^`])*?(?:[.?!](?= |$)|$)")
@@ -45,7 +45,11 @@ def first_steps(verdict: str, signature: str, width: int = WIDEST, folder: Path 
 def _chosen(text: str, signature: str) -> list[str]:
     """Return the steps that fit: where to look, the signature first; the last says what to do before it is too late."""
     row = re.search(rf"^\| `{re.escape(signature)}` \| (.*) \|$", text, re.MULTILINE)
-    looks = [_sentence(step) for step in _ranked(_items(text, "Diagnosis"), signature) if SHOWN_ABOVE not in step]
+    looks = [
+        _sentence(step)
+        for step in _ranked(_items(text, "Diagnosis"), signature)
+        if not any(word in step for word in SHOWN_ABOVE)
+    ]
     looks = [f"`{signature}`: look at {row[1]}.".replace("?.", "?"), *looks] if row else looks
     last = [_sentence(step) for step in _items(text, "Mitigation")[:1]]
     chosen, used = [], _height(last)

@@ -67,6 +67,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     incarnation: str
     ready: bool | None = None
+    said: str | None = None  # its phase, by its log
+    said_since: float | None = None
     moved: dict[str, float] = {}
     demand_since: dict[str, float] = {}
     cleared_at: float | None = None

@@ -41,6 +41,7 @@ class _Rank:
             self.last_cpu,
             stopped_since=self.stopped.at,
             missing_since=self.missing.at,
+            wchan=sample.wchan if sample else None,
             beat=self.beat if loops and seen is not None else None,
         )
 

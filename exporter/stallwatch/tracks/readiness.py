@@ -39,8 +39,13 @@ class Readiness:
         serves: bool,
         loaded: bool | None,
         probed: bool = True,
+        gone: bool = False,
     ) -> None:
-        """Take in what the log, the probes and the token counters say; `probed` is whether it can be probed at all."""
+        """Take in what the log, the probes and the token counters say.
+
+        `probed` is whether it can be probed at all, `gone` whether its processes have gone, after which it has no phase
+        that nothing tells of.
+        """
         if log:  # what it said last still holds while it cannot be read
             self.said, self.said_since = log.phase, log.phase_since
         said = self.said
@@ -51,13 +56,15 @@ class Readiness:
                 self.ready = None
             elif said or any(probe.result == "refused" for probe in probes):
                 self.ready = False
-        self._name_phase(now, said, self.said_since, loaded=loaded)
+        self._name_phase(now, said, self.said_since, loaded=loaded, gone=gone)
 
-    def _name_phase(self, now: float, phase: str | None, since: float | None, *, loaded: bool | None) -> None:
+    def _name_phase(
+        self, now: float, phase: str | None, since: float | None, *, loaded: bool | None, gone: bool
+    ) -> None:
         if self.ready and phase != "stopping":
             phase = "ready"
         if phase is None and self.ready is False:
-            phase = "loaded" if loaded else "launch"
+            phase = self.phase if gone else "loaded" if loaded else "launch"
         if phase != self.phase:
             self.phase = phase
             self.phase_since = now if phase is not None and since is None else since

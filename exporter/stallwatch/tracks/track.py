@@ -54,6 +54,8 @@ class Track:
             server=server,
             incarnation=incarnation,
             ready=self.readiness.ready,
+            said=self.readiness.said,
+            said_since=self.readiness.said_since,
             moved=self.moved,
             demand_since=self.demand.since,
             cleared_at=self.cleared_at,
@@ -83,7 +85,8 @@ class Track:
     @classmethod
     def recall(cls, memory: Memory, at: float, now: float) -> "Track":
         """Return a track that goes on where the memory ends, which was made at `at`."""
-        track = cls(now, moved=dict(memory.moved), readiness=Readiness(memory.ready), cleared_at=memory.cleared_at)
+        readiness = Readiness(memory.ready, said=memory.said, said_since=memory.said_since)
+        track = cls(now, moved=dict(memory.moved), readiness=readiness, cleared_at=memory.cleared_at)
         track.demand.recall(memory.demand_since, now)
         track.rates = {name: Rate([(at, value)]) for name, value in memory.counters.items()}
         track.recalled = set(memory.counters)
@@ -117,7 +120,9 @@ class Track:
         # The port opens once every rank is ready, so an engine that answers serves, unless its log says otherwise.
         serves = self.replicas.served or (sight.engine is not None and (log is None or log.phase is None))
         probed = server.address is not None and server.launch.port is not None
-        self.readiness.look(now, log, sight.probes, serves=serves, loaded=gpus.holding.loaded, probed=probed)
+        gone = ending.gone_since is not None
+        loaded = gpus.holding.loaded
+        self.readiness.look(now, log, sight.probes, serves=serves, loaded=loaded, probed=probed, gone=gone)
         failing = {} if self.readiness.ready is False else self.demand.failing(sight.probes)
         self._demands(sight, replicas, failing)
         self._clear(sight.probes, server.launch.dp_size)
@@ -251,8 +256,8 @@ class Track:
 
 def started(server: Server, moment: Moment, otherwise: float) -> float:
     """Return when the first process of a server began, as a monotonic time."""
-    starts = [process.started for process in server.processes]
-    return moment.monotonic - (moment.boottime - min(starts)) if starts else otherwise
+    first = min((process.started for process in server.processes), default=server.started)
+    return otherwise if first is None else moment.monotonic - (moment.boottime - first)
 
 
 def _pending(replicas: tuple[ReplicaPast, ...]) -> float | None:
