@@ -13,7 +13,7 @@ import yaml
 
 from documents import ROOT, blocks, families
 from manifests import KUBERNETES, by_kind, documents, kustomized, resolved
-from stallwatch.cli import _parser
+from stallwatch.commandline import parser
 from stallwatch.settings.sources import load
 
 BUILD = runpy.run_path(str(KUBERNETES / "build.py"))
@@ -133,7 +133,7 @@ def test_it_has_the_rights_that_watching_takes_and_no_more():
 def test_what_it_runs_can_be_typed_and_its_configuration_is_good(tmp_path):
     """The flags exist, and the file that stands here is read without complaint."""
     _, container = pod()
-    _parser().parse_args(container["args"])
+    parser().parse_args(container["args"])
     (tmp_path / "stallwatch.yml").write_text((KUBERNETES / "stallwatch.yml").read_text())
     environ = {entry["name"]: entry["value"] for entry in container["env"]}
     assert environ["STALLWATCH_CONFIG__FILE"].endswith("/stallwatch.yml")
