@@ -23,6 +23,7 @@ from stallwatch.wording import joined
 
 MOST_LINES = 40
 MOST_STANDS = 8
+MANNERS = "(sleeps: was not once on a CPU; wakes: was now and then)"
 MOST_FRAMES = 12
 
 
@@ -69,7 +70,7 @@ def _threads(reading: ThreadsReading) -> Iterator[Passage]:
     if others:
         lines.append(f"descendants: {_counted(others)}")
     if lines:
-        said = f"The main thread of each process, and how its others spent {reading.seconds:.1f} s."
+        said = f"The main thread of each process, and what its others did in {reading.seconds:.1f} s {MANNERS}."
         yield Passage("Threads", said, tuple(lines))
 
 
