@@ -106,7 +106,9 @@ def _check(process: Process, uninterruptible: Collection[int], procfs: Procfs) -
     if stat.state in ("Z", "X"):
         raise NoStackError("vanished", "it has ended and nobody has waited for it (zombie): it has no stack")
     if process.pid in uninterruptible or stat.state == "D":
-        raise NoStackError("uninterruptible", "a thread of it is in uninterruptible sleep, so it was left alone")
+        raise NoStackError(
+            "uninterruptible", "a thread of it is in uninterruptible sleep, or may be, so it was left alone"
+        )
 
 
 def _shown(threads: Iterable[SpiedThread], pid: int) -> Iterable[ThreadStack]:
