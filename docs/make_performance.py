@@ -28,9 +28,8 @@ def compare(found: Mapping[str, Any]) -> str:
     """Return a table for each node, and what it was measured on."""
     machine, length = found["machine"], found["length"]
     told = f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}; "
-    told += (
-        f"{length['runs']} runs of {length['run']:g} s after {length['warm']:g} s: the median (the least to the most)."
-    )
+    runs = f"{length['runs']} run{'s' * (length['runs'] > 1)} of {length['run']:g} s after {length['warm']:g} s"
+    told += f"{runs}: the median, and in brackets the least and the most."
     tables = [table(str(Played(node["others"], node["threads"])), node["costs"]) for node in found["nodes"]]
     return "\n\n".join((told, *tables))
 
