@@ -6,7 +6,7 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from parts import bands, graph, over_time
-from series import nodes, per_second
+from series import growth, nodes, per_second
 from tables import Column, rows
 from words import RELOAD_WORDS
 
@@ -95,6 +95,27 @@ def scrapes() -> Sequence[Builder[Panel]]:
             [over_time(skipped, NODE)],
             usual=1,
             width=8,
+            height=6,
+        ),
+        graph(
+            "Left out as too much",
+            "Servers, processes, ranks and series beyond the bounds of a collector.",
+            "none",
+            EMPTY,
+            [over_time(growth(nodes("stallwatch_collector_dropped_total")), "{{collector}} {{instance}}")],
+            width=12,
+            height=6,
+        ),
+        graph(
+            "Bundles of evidence",
+            "How many are kept, and the sources that gave nothing of what they were asked for.",
+            "none",
+            "No data because no evidence is to be kept",
+            [
+                over_time(nodes("stallwatch_evidence_bundles"), "kept {{instance}}"),
+                over_time(growth(nodes("stallwatch_evidence_failures_total")), "failed: {{source}} {{instance}}"),
+            ],
+            width=12,
             height=6,
         ),
         bands(

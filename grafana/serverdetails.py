@@ -1,4 +1,4 @@
-"""What else is there of one server? Closed rows: its start, its GPUs, its processes, its log, its launch."""
+"""What else is there of one server? Closed rows: its start, GPUs, processes, log, launch, and what is kept of it."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from grafana_foundation_sdk.models.dashboard import Panel
 
 from frame import Row
 from parts import bands, graph, over_time
-from series import growth, held, per_second, server
+from series import growth, held, node, per_second, server
 from serversignals import GPU, NO_GPU
 from tables import Column, rows
 from words import PHASE_WORDS
@@ -25,6 +25,7 @@ def details() -> Sequence[Row]:
         ("Its GPUs", _gpus()),
         ("Its processes", _processes()),
         ("Its log and its launch", [*_log(), _launch()]),
+        ("What is kept of its incident", [_evidence()]),
     ]
 
 
@@ -76,6 +77,13 @@ def _gpus() -> Sequence[Builder[Panel]]:
     return [
         _half("Clock", "Clock of the streaming multiprocessors of each GPU.", clock, GPU, unit="hertz", empty=NO_GPU),
         _half("Temperature", "Temperature of each chip.", heat, GPU, unit="celsius", empty=NO_GPU),
+        graph(
+            "Xids of its node",
+            "Errors that the kernel log tells of the GPUs of the node, as they come.",
+            "none",
+            "No data because the kernel log tells of no Xid, or may not be read",
+            [over_time(growth(node("stallwatch_gpu_xid_total")), "GPU {{gpu}} Xid {{xid}}")],
+        ),
     ]
 
 
@@ -129,6 +137,18 @@ def _log() -> Sequence[Builder[Panel]]:
             empty=NO_LOG,
         ),
     ]
+
+
+def _evidence() -> Builder[Panel]:
+    info, at = server("stallwatch_evidence_info"), server("stallwatch_evidence_last_timestamp_seconds")
+    gathered = f"1000 * {info} * ignoring (bundle) group_left () {at}"
+    columns = [
+        Column("Bundle", "bundle", info),
+        Column("Gathered", expr=gathered, unit="dateTimeFromNow"),
+    ]
+    text = "The latest bundle of evidence; on the node, `stallwatch evidence show` with its name says what it tells."
+    empty = "No data because it has had no incident of which evidence was kept"
+    return rows("Evidence", text, empty, columns, hidden=("job", "instance", "server"), height=4)
 
 
 def _launch() -> Builder[Panel]:

@@ -82,3 +82,76 @@ SHM = (
     *BUSY_LOOP,
 )
 SHM_BETWEEN = ("MessageQueue.acquire_read (vllm/distributed/device_communicators/shm_broadcast.py:702)", *SHM[3:])
+CORE = (
+    "EngineCoreProc.run_busy_loop (vllm/v1/engine/core.py:863)",
+    "EngineCoreProc.run_engine_core (vllm/v1/engine/core.py:836)",
+    *SPAWNED[1:],
+)
+CORE_STEPS = (
+    "step_with_batch_queue (vllm/v1/engine/core.py:592)",
+    "_process_engine_step (vllm/v1/engine/core.py:892)",
+    *CORE,
+)
+CORE_ASKS = (
+    "poll (zmq/sugar/poll.py:106)",
+    "poll (zmq/sugar/socket.py:1062)",
+    "recv (vllm/distributed/device_communicators/shm_broadcast.py:802)",
+    "dequeue (vllm/distributed/device_communicators/shm_broadcast.py:794)",
+    "get_response (vllm/v1/executor/multiproc_executor.py:387)",
+    "_wait_for_response (vllm/v1/executor/multiproc_executor.py:95)",
+    "result (vllm/v1/executor/multiproc_executor.py:90)",
+    *CORE_STEPS,
+)
+CORE_ASKS_BY_YIELDING = (
+    "sched_yield (vllm/distributed/utils.py:53)",
+    "acquire_read (vllm/distributed/device_communicators/shm_broadcast.py:464)",
+    "dequeue (vllm/distributed/device_communicators/shm_broadcast.py:507)",
+    "collective_rpc (vllm/v1/executor/multiproc_executor.py:243)",
+    *CORE_STEPS,
+)
+CORE_IDLE = (
+    "wait (threading.py:355)",
+    "get (queue.py:171)",
+    "_process_input_queue (vllm/v1/engine/core.py:880)",
+    *CORE,
+)
+CORE_AWAITS_REPLICAS = (
+    "all_reduce (torch/distributed/distributed_c10d.py:2800)",
+    "has_unfinished_dp (vllm/config/parallel.py:320)",
+    "DPEngineCoreProc._has_global_unfinished_reqs (vllm/v1/engine/core.py:1290)",
+    *CORE,
+)
+CORE_STARTS_WORKERS = (
+    "select (selectors.py:415)",
+    "wait (multiprocessing/connection.py:1136)",
+    "wait_for_ready (vllm/v1/executor/multiproc_executor.py:420)",
+    "_init_executor (vllm/v1/executor/multiproc_executor.py:130)",
+    "EngineCore.__init__ (vllm/v1/engine/core.py:82)",
+    *CORE,
+)
+API_AWAITS_CORES = (
+    "poll (zmq/sugar/poll.py:106)",
+    "wait_for_engine_startup (vllm/v1/engine/utils.py:900)",
+    "launch_core_engines (vllm/v1/engine/utils.py:850)",
+)
+WORKER_STEP = (
+    "execute_model (vllm/v1/worker/gpu_worker.py:560)",
+    "WorkerProc.worker_busy_loop (vllm/v1/executor/multiproc_executor.py:980)",
+)
+WORKER_ODD = ("mystery (vllm/model_executor/layers/odd.py:42)", *WORKER_STEP)
+WORKER_COPY = (
+    "synchronize (torch/cuda/streams.py:231)",
+    "get_output (vllm/v1/worker/gpu_model_runner.py:230)",
+    *WORKER_STEP,
+)
+WORKER_CAPTURES = (
+    "synchronize (torch/cuda/__init__.py:1083)",
+    "_capture_cudagraphs (vllm/v1/worker/gpu_model_runner.py:4100)",
+    "capture_model (vllm/v1/worker/gpu_model_runner.py:4040)",
+    "compile_or_warm_up_model (vllm/v1/worker/gpu_worker.py:866)",
+    "WorkerProc.worker_busy_loop (vllm/v1/executor/multiproc_executor.py:980)",
+)
+WORKER_COMPILES = (
+    "compile (vllm/compilation/compiler_interface.py:200)",
+    "determine_available_memory (vllm/v1/worker/gpu_worker.py:300)",
+)

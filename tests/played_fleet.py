@@ -86,7 +86,11 @@ class PlayedFleet:
         self._scenario = scenario()
         self._players = live_servers(self._scenario, directory)
         environ = environment(library, self._state)
-        self._exporters = (ExporterProcess(environ, **FAST), ExporterProcess(environ, ("--no-collector.gpu",), **FAST))
+        kept = [{"EVIDENCE__ENABLED": "true", "EVIDENCE__DIRECTORY": directory / f"evidence{n}"} for n in range(2)]
+        flags = ((), ("--no-collector.gpu",))
+        self._exporters = tuple(
+            ExporterProcess(environ, few, **FAST, **own) for few, own in zip(flags, kept, strict=True)
+        )
         self.with_gpus, self.without = (f"127.0.0.1:{exporter.port}" for exporter in self._exporters)
         self.servers = dict(zip(SERVERS, (player.name for player in self._players), strict=True))
         self._port = free_port()

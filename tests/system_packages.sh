@@ -6,6 +6,7 @@ need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
 need gcc gcc
 need promtool prometheus
 need amtool prometheus-alertmanager
+need victoria-metrics victoria-metrics
 need curl curl
 need wget wget
 need docker-compose docker-compose

@@ -133,7 +133,7 @@ def test_a_webhook_that_cannot_be_used_is_said_when_checked(capsys, tmp_path):
         assert main(["serve", "--config.check", f"--config.file={file}"]) == 0
         said = capsys.readouterr()
         assert said.out == "the configuration is good\n"
-        assert said.err == f"stallwatch: nobody can be notified: {url}: {wrong}\n"
+        assert said.err == f"stallwatch: warning: nobody can be notified: {url}: {wrong}\n"
     url.write_text("https://example.org/canary\n")
     assert main(["serve", "--config.check", f"--config.file={file}"]) == 0
     assert capsys.readouterr().err == ""

@@ -62,6 +62,19 @@ def runtime(log):
         copying.join()
 
 
+async def seen_by(*prefix, until):
+    """Look behind other commands until what is seen is so, since a busy machine may show little within a second."""
+    for _ in range(8):
+        if until(status := await status_of(*prefix)):
+            break
+    return status
+
+
+def misses(status):
+    """Return which signals of servers are missing, and why."""
+    return {(one["collector"], one["reason"]) for one in status["failures"] if one["server"]}
+
+
 async def status_of(*prefix):
     """Return what a look of a second says that is made behind other commands."""
     command = [*prefix, sys.executable, "-m", "stallwatch", "check", "--json", "--for=1s", "--look"]
@@ -127,13 +140,14 @@ async def test_a_sidecar_sees_the_server_of_its_pod(tmp_path):
     """With `shareProcessNamespace`: processes, a log in a file of the server's, and its port on their one loopback."""
     with contained(tmp_path, LOG="server.log", SAYS=LOADING) as inside:
         sidecar = ("nsenter", f"--target={inside.pid}", "--pid", "--net", *OWN_MOUNTS)
-        status = await status_of(*sidecar, 'mount -t proc proc /proc; exec "$@"', "sh")
+        command = (*sidecar, 'mount -t proc proc /proc; exec "$@"', "sh")
+        status = await seen_by(*command, until=lambda status: status["servers"][0]["marker"])
         (server,) = status["servers"]
         assert server["server"] == f"sglang:{inside.port}"
         assert (server["marker"], server["marker_rank"]) == ("load_begin", "TP0")
         assert server["processes"] == {"launcher": 1, "scheduler": 2}
         assert {rank["pid"] for rank in server["ranks"]} <= set(range(1, 1000))
-        assert {one["reason"] for one in status["failures"] if one["collector"] in {"log", "health", "engine"}} == set()
+        assert misses(status) == set()
 
 
 @as_root
@@ -142,9 +156,8 @@ async def test_a_sidecar_without_rights_is_told_what_is_missing(tmp_path):
     with contained(tmp_path, LOG="server.log", SAYS=LOADING) as inside:
         bound = ("setpriv", "--bounding-set=-sys_ptrace,-dac_read_search,-dac_override", "--inh-caps=-all")
         sidecar = ("nsenter", f"--target={inside.pid}", "--pid", "--net", *OWN_MOUNTS)
-        status = await status_of(*sidecar, 'mount -t proc proc /proc; exec "$@"', "sh", *bound)
-        (server,) = status["servers"]
-        assert server["processes"] == {"launcher": 1, "scheduler": 2}
-        reasons = {(one["collector"], one["reason"]) for one in status["failures"] if one["server"]}
-        assert ("log", "permission_denied") in reasons
-        assert ("health", "permission_denied") in reasons
+        wanted = {("log", "permission_denied"), ("health", "permission_denied")}
+        command = (*sidecar, 'mount -t proc proc /proc; exec "$@"', "sh", *bound)
+        status = await seen_by(*command, until=lambda status: misses(status) >= wanted)
+        assert misses(status) >= wanted
+        assert status["servers"][0]["processes"] == {"launcher": 1, "scheduler": 2}

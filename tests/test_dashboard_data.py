@@ -19,6 +19,8 @@ WITHIN = 40.0
 EMPTY = {
     "server: Since it last moved, by signal C": "no engine that is played shows a heartbeat of its scheduler",
     "server: Alerts about its node that begin to fire ": "nothing is wrong with the node in which it is played",
+    "server: Xids of its node A": "no GPU that is played has an error",
+    "exporter: Bundles of evidence B": "every source gives something",
     "exporter: Alerts about it that begin to fire ": "nothing is wrong with the exporters",
 }
 JUDGED = {

@@ -1,6 +1,7 @@
 """The manifests: valid, the rules and dashboards of this version, and no right more than watching takes."""
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -10,8 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from manifests import KUBERNETES, ROOT, by_kind, documents, kustomized, resolved
-from stallwatch.cli import _parser
+from documents import ROOT, blocks, families
+from manifests import KUBERNETES, by_kind, documents, kustomized, resolved
+from stallwatch.commandline import parser
 from stallwatch.settings.sources import load
 
 BUILD = runpy.run_path(str(KUBERNETES / "build.py"))
@@ -69,6 +71,31 @@ def test_kubectl_makes_the_same_of_it():
     assert by_kind(made) == by_kind(ours)
 
 
+OVERLAYS = [text for text in blocks(ROOT / "docs" / "deploy.md", "yaml") if "kind: Kustomization" in text]
+
+
+@pytest.mark.parametrize("text", OVERLAYS, ids=range(len(OVERLAYS)))
+def test_the_overlays_of_the_docs_can_be_applied(text, tmp_path):
+    """Each changes what there is, and what comes of it is valid."""
+    page = yaml.safe_load(text)
+    known = {(found["kind"], found["metadata"]["name"]) for found in RESOURCES}
+    assert {tuple(patch["target"].values()) for patch in page.get("patches", ())} <= known
+    page["resources"] = [os.path.relpath(KUBERNETES, tmp_path)]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(page))
+    made = kustomized(tmp_path)
+    if made is not None:
+        assert by_kind(made) != by_kind(RESOURCES)
+        for found in made:
+            if not found["apiVersion"].startswith("monitoring.coreos.com/"):
+                kubernetes_validate.validate(found, KUBERNETES_VERSIONS[-1], strict=True)
+
+
+def test_the_probe_of_the_docs_is_valid():
+    """A pod whose probe is the command."""
+    (text,) = [text for text in blocks(ROOT / "docs" / "deploy.md", "yaml") if "livenessProbe" in text]
+    kubernetes_validate.validate(yaml.safe_load(text), KUBERNETES_VERSIONS[-1], strict=True)
+
+
 def test_no_gpu_is_taken_from_the_servers():
     """Nothing is requested but CPU and memory; the driver's library comes by the runtime."""
     spec, container = pod()
@@ -106,7 +133,7 @@ def test_it_has_the_rights_that_watching_takes_and_no_more():
 def test_what_it_runs_can_be_typed_and_its_configuration_is_good(tmp_path):
     """The flags exist, and the file that stands here is read without complaint."""
     _, container = pod()
-    _parser().parse_args(container["args"])
+    parser().parse_args(container["args"])
     (tmp_path / "stallwatch.yml").write_text((KUBERNETES / "stallwatch.yml").read_text())
     environ = {entry["name"]: entry["value"] for entry in container["env"]}
     assert environ["STALLWATCH_CONFIG__FILE"].endswith("/stallwatch.yml")
@@ -151,8 +178,6 @@ def test_a_restart_of_the_exporter_changes_no_label_of_its_series():
 
 async def test_no_series_has_a_label_that_a_target_has():
     """Else Prometheus would call ours exported_pod, and so on."""
-    from documents import families  # noqa: PLC0415  (it starts a monitor, as its other users do within a loop)
-
     assert {(one.name, label) for one in families() for label in one.labels if label in TARGET_LABELS} == set()
 
 

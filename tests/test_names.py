@@ -55,6 +55,10 @@ VALUES = {
 }
 FOREIGN_WORDS = {
     "nvidia_smi": "a program",
+    "kube_pod_info": "a metric of kube-state-metrics",
+    "grafana_dashboard": "a label that Grafana's sidecar looks for",
+    "pagerduty_key": "a file that the reader makes",
+    "spc_t": "a type of SELinux",
 }
 """Words in code style that are of others, and why they are named."""
 THEIR_FILES = {"node7.jsonl", "FILE.jsonl", "FILE.yml", "stallwatch.yml"}

@@ -164,6 +164,28 @@ def test_slack_is_told_when_it_is_over(paging):
     assert int(variables["to"]) == pytest.approx((ended.timestamp() + 600) * 1000, abs=1000)
 
 
+def test_the_loss_of_a_rack_is_told_in_a_text_that_fits(paging):
+    """The title counts the exporters, the text has the first ten and says how many more there are."""
+    service, manager = paging
+    down = [alert("StallwatchDown", "critical", None, f"gpu-node-{n}:19847", rack="r1") for n in range(40)]
+    manager.ask("/api/v2/alerts", [fired(labels) for labels in down])
+    payload = service.told("/pagerduty")[1]["payload"]
+    assert payload["summary"].startswith("StallwatchDown (40): ")
+    text = payload["custom_details"]["description"]
+    assert text.count(REASON) == 10
+    assert text.endswith("And 30 more.")
+
+
+def test_the_page_of_several_nodes_names_the_group_and_opens_the_fleet(paging):
+    """There is no one node to look at."""
+    service, manager = paging
+    labels = alert("InferenceGroupStalled", "critical", None, None, group="10.0.0.1:5000")
+    manager.ask("/api/v2/alerts", [fired(labels)])
+    _, event = service.told("/pagerduty")
+    assert event["payload"]["summary"].startswith("InferenceGroupStalled 10.0.0.1:5000: ")
+    assert dashboard(event["client_url"])[0] == "/d/stallwatch-fleet"
+
+
 @pytest.mark.parametrize(
     ("labels", "path", "variables"),
     [

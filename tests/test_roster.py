@@ -41,6 +41,15 @@ def test_a_configured_server_that_is_not_seen_is_watched_all_the_same():
     assert server.log_absence.startswith("no_process")
 
 
+def test_a_configured_host_is_an_address_of_our_own_network_namespace():
+    """As where the port of a container is published, which asks for no right to enter its namespace."""
+    found = a_server(address="127.0.0.1", network="net:[5]")
+    (server,) = roster((found,), (ServerConfig(name="kimi", port=30000, host="127.0.0.1"),))
+    assert (server.address, server.network) == ("127.0.0.1", "")
+    (server,) = roster((found,), (ServerConfig(name="kimi", port=30000),))
+    assert server.network == "net:[5]"
+
+
 def test_host_and_tls_of_the_configuration_are_used():
     """A configured address is trusted; TLS makes the probe https."""
     entry = ServerConfig(name="kimi", port=8000, host="10.0.0.7", tls=TlsConfig())

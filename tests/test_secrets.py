@@ -53,7 +53,7 @@ def arguments(secret, config):
         *("--api-key", secret("--api-key X"), f"--admin-api-key={secret('--admin-api-key=X')}"),
         *("--hf-token", secret("--hf-token"), "--ssl-keyfile-password", secret("--ssl-keyfile-password")),
         *("--model-loader-extra-config", json.dumps({"token": secret("json")}), "--config", str(config)),
-        *("--dist-init-addr", f"tcp://{secret('user of an address')}@127.0.0.1:5000", "--nnodes", "2"),
+        *("--dist-init-addr", f"tcp://{secret('user of an address')}@192.0.2.1:5000", "--nnodes", "2"),
     ]
 
 
@@ -123,7 +123,7 @@ async def said(exporter, name):
     """Return all that an exporter says, once it has seen the server; others may run on this machine."""
     scrape = await exporter.until(lambda scrape: whole(scrape, name))
     ((info, _),) = scrape.all("server_info", server=name)
-    assert (info["model"], info["group"]) == ("https://host/model", "tcp://127.0.0.1:5000")
+    assert (info["model"], info["group"]) == ("https://host/model", "192.0.2.1:5000")
     assert exporter.process.returncode is None
     request = urllib.request.Request(f"http://127.0.0.1:{exporter.port}/metrics", headers={"Accept": OPENMETRICS})
     openmetrics = await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=10).read().decode())

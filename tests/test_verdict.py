@@ -16,7 +16,7 @@ from stallwatch.snapshot import PHASES, Launch, Moment
 from stallwatch.verdict import SIGNATURES, VERDICTS, foreseen, judge
 
 TWO_NODES = a_server(launch=Launch(port=30000, tp_size=16, nnodes=2))
-WORKER = a_server(launch=Launch(port=30000, tp_size=16, nnodes=2, node_rank=1))
+WORKER = a_server(launch=Launch(port=30000, tp_size=16, nnodes=2, node_rank=1, worker=True))
 UNKNOWN_STATE = GpusPast()
 
 

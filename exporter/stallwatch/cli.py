@@ -19,7 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (command := arguments.pop("command")) is None:
         parser().print_help()
         return 2
-    return _COMMANDS[command](arguments)
+    try:
+        code = _COMMANDS[command](arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the output has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 def _evidence(arguments: dict[str, Any]) -> int:
@@ -70,8 +76,17 @@ def _check_files(config: Config) -> None:
         try:
             read_url(Path(config.notify.webhook_url_file))
         except AddressError as error:  # which would not keep the exporter from serving either
-            said = f"stallwatch: nobody can be notified: {config.notify.webhook_url_file}: {error}"
-            print(said, file=sys.stderr)  # noqa: T201 the answer to what was typed
+            _warn(f"nobody can be notified: {config.notify.webhook_url_file}: {error}")
+    if config.evidence.enabled and config.evidence.stacks:
+        from stallwatch.sources.pyspy import MISSING, installed  # noqa: PLC0415 the same
+
+        if installed() is None:
+            _warn(f"evidence.stacks: {MISSING}")
+
+
+def _warn(text: str) -> None:
+    """Say what does not keep the exporter from serving."""
+    print(f"stallwatch: warning: {text}", file=sys.stderr)  # noqa: T201 the answer to what was typed
 
 
 def _check(arguments: dict[str, Any]) -> int:

@@ -48,6 +48,7 @@ def _add_check(commands: Any) -> None:
     check = commands.add_parser(
         "check",
         help="say how the servers of this node are",
+        usage="stallwatch check [OPTION ...] [SETTING ...]",
         description="Asks the running exporter, else looks itself. Exit code: 0 idle, busy, starting or stopping; "
         "1 slow or suspect; 2 stalled or dead; 3 unknown, or no server.",
     )
@@ -79,6 +80,7 @@ def _add_replay(commands: Any) -> None:
     )
     replay.add_argument("--list", action="store_true", help="print the shipped scenarios by name, and do nothing else")
     replay.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object per line")
+    replay.add_argument("--server", default="", metavar="NAME", help="only this server (of a bundle its own, else all)")
     replay.add_argument("--rules", type=Path, metavar="DIR", help="also play these alert rules, with promtool")
     replay.add_argument(
         "--limit",
@@ -112,7 +114,10 @@ def _add_demo(commands: Any) -> None:
     demo.add_argument(
         "scenario", nargs="?", metavar="SCENARIO", help="a scenario to play: a file, or the name of a shipped one"
     )
-    demo.add_argument("--seconds", type=float, default=75.0, help="how long to play (default: %(default)s)")
+    demo.add_argument(
+        "--seconds", type=float, default=75.0, help="about how long a round may take (default: %(default)s)"
+    )
+    demo.add_argument("--keep", type=Path, metavar="DIR", help="keep the evidence of what is played there")
     demo.add_argument("--forever", action="store_true", help="play again and again until told to end")
 
 
@@ -132,7 +137,7 @@ def _add_evidence(commands: Any) -> None:
         help="read what was kept of incidents",
         description="The exporter keeps a bundle of each incident: what was to be seen when nothing moved any more.",
     )
-    orders = parser.add_subparsers(dest="order", metavar="ORDER", title="orders", required=True)
+    orders = parser.add_subparsers(dest="order", metavar="list|show|pack", title="orders", required=True)
     listing = orders.add_parser("list", help="list the bundles", description="Lists the bundles, oldest first.")
     listing.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
     show = orders.add_parser("show", help="say what a bundle tells", description="Says what a bundle tells.")
@@ -151,7 +156,7 @@ def _add_evidence(commands: Any) -> None:
             help="its name, its path, or a server: its latest (of all)",
         )
     for order in (listing, show, pack):
-        add_flags(order)
+        add_flags(order, only=("config.file", "evidence.directory"))
 
 
 def _add_client(command: argparse.ArgumentParser) -> None:

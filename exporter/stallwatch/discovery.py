@@ -14,7 +14,7 @@ from itertools import islice, product
 from typing import Any
 
 from stallwatch.engines import Identity, engine_named
-from stallwatch.engines.engine import LAUNCHER, OTHER, SCHEDULER, SPAWNING
+from stallwatch.engines.engine import LAUNCHER, OTHER, SCHEDULER, SPAWNING, Member
 from stallwatch.node.addresses import Addresses
 from stallwatch.node.bounds import MOST_DESCENDANTS, bounded, oldest
 from stallwatch.node.facts import Facts, FactsKeeper
@@ -129,7 +129,7 @@ class Discovery:
         engine = engine_named(group.engine)
         members = list(group.members.values())
         facts, failures = self._facts.of(procfs, engine, group)
-        settled = engine.settle(facts.launch, [identity for _, identity in members])
+        settled = engine.settle(facts.launch, facts.expected, _with_starters(group))
         roles = [(entry, identity) for (entry, _), identity in zip(members, settled, strict=True)]
         if group.launcher is None and not any(identity.role == SCHEDULER for _, identity in roles):
             return None
@@ -194,6 +194,15 @@ class Discovery:
         owners = {process.pid: server.name for server in servers for process in server.processes}
         pids = (pid for pid in self._table.entries if procfs.is_skipped(pid))
         return [Failure(NAME, "quarantined", f"pid {pid}", owners.get(pid, "")) for pid in pids]
+
+
+def _with_starters(group: Group) -> list[Member]:
+    """Return what each process of a server is, and what the one of them is that started it."""
+    starters = (group.members.get(entry.stat.ppid) for entry, _ in group.members.values())
+    return [
+        (identity, starter[1] if starter else None)
+        for (_, identity), starter in zip(group.members.values(), starters, strict=True)
+    ]
 
 
 def _hidden(procfs: Procfs, servers: Sequence[Server]) -> Iterable[Failure]:

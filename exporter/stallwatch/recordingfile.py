@@ -17,6 +17,8 @@ MOST_UNPACKED = 1 << 30
 
 def recording_file(path: Path) -> Path:
     """Return the file of a recording, which of a bundle's directory is in it; raises ConfigError for another one."""
+    if path.name.endswith((".tar.gz", ".tgz")):
+        raise ConfigError(f"{path}: is a pack: unpack it first (tar xzf), and replay the directory")
     if not path.is_dir():
         return path
     if not (path / IN_BUNDLE).exists():

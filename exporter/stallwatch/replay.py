@@ -18,6 +18,7 @@ from stallwatch.watcher import Watcher
 
 STEP = 5.0
 NOTHING: Mapping[str, float] = MappingProxyType({})
+NO_OWN: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,20 @@ def play(scenario: Scenario, step: float = STEP, changed: Mapping[str, float] = 
         t, last = t + step, t
 
 
-def play_recording(recording: Iterable[Recorded], changed: Mapping[str, float] = NOTHING) -> Iterator[Look]:
-    """Yield what would have been said of a recording; `changed` are limits that hold instead of the defaults."""
-    limits = msgspec.structs.replace(Limits(), **changed)
-    watcher, begin, known = Watcher(lambda _name: limits), None, False
+def play_recording(
+    recording: Iterable[Recorded],
+    changed: Mapping[str, float] = NOTHING,
+    own: Mapping[str, Mapping[str, float]] = NO_OWN,
+) -> Iterator[Look]:
+    """Yield what would have been said of a recording.
+
+    `changed` are limits that hold instead of the defaults, and instead of the `own` ones that a server had, by name.
+    """
+
+    def limits_of(name: str) -> Limits:
+        return msgspec.structs.replace(Limits(), **{**own.get(name, NOTHING), **changed})
+
+    watcher, begin, known = Watcher(limits_of), None, False
     for one in recording:
         seen, now = one.snapshot, one.snapshot.moment.monotonic
         begin = now if begin is None else begin

@@ -140,7 +140,8 @@ class StateConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     enabled: bool = True
     """Keep in a small file what a restart of the exporter must not forget."""
     file: FileName | None = None
-    """That file; without a name `/var/lib/stallwatch/memory.json`, or in systemd's `$STATE_DIRECTORY`."""
+    """File with what a restart must not forget; without a name `/var/lib/stallwatch/memory.json`, or in systemd's
+    `$STATE_DIRECTORY`."""
 
 
 class EvidenceConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

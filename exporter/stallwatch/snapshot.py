@@ -47,7 +47,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a server was started with, as its command line tells; what it does not say has the engine's default."""
+    """What a server was started with, as its command line tells; what it does not say has the engine's default.
+
+    `worker` says that another node answers for this one: what is asked of it, and what it achieves, is known there.
+    """
 
     model: str = ""
     host: str = "127.0.0.1"
@@ -59,6 +62,7 @@ class Launch:
     attention_dp: bool = False
     nnodes: int = 1
     node_rank: int = 0
+    worker: bool = False
     dist_init_addr: str = ""
     base_gpu_id: int = 0
     gpu_id_step: int = 1

@@ -54,9 +54,9 @@ async def collector():
     await collector.close()
 
 
-def server_at(port, name="sglang", *, address="127.0.0.1", node_rank=0, tls=False, incarnation="1", absence=""):
+def server_at(port, name="sglang", *, address="127.0.0.1", worker=False, tls=False, incarnation="1", absence=""):
     """Describe a server that listens on this port."""
-    launch = Launch(port=port, node_rank=node_rank, tls=tls)
+    launch = Launch(port=port, worker=worker, tls=tls)
     return Server(f"{name}:1", name, launch, address=address, address_absence=absence, incarnation=incarnation)
 
 
@@ -264,7 +264,7 @@ async def test_tls_is_verified_as_for_a_probe(collector, tmp_path, trusted, reas
 @pytest.mark.parametrize(
     ("given", "reason", "detail"),
     [
-        ({"node_rank": 1}, "worker_node", "the first node answers for this server"),
+        ({"worker": True}, "worker_node", "the first node answers for this server"),
         ({"address": None, "absence": "no_port: it has no port"}, "no_port", "it has no port"),
         ({"address": None, "absence": "port_taken: by another"}, "port_taken", "by another"),
         ({"address": "localhost"}, "address_not_literal", "only a literal address is probed"),

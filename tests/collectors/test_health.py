@@ -55,10 +55,10 @@ async def timed():
     await collector.close()
 
 
-def server_at(port, *, engine="sglang", version="", node_rank=0, tls=False, address="127.0.0.1", started=5):
+def server_at(port, *, engine="sglang", version="", worker=False, tls=False, address="127.0.0.1", started=5):
     """Describe a server that listens on this port."""
     process = Process(pid=40, start_ticks=started, started=0.05, role="launcher", name="launcher")
-    launch = Launch(port=port, node_rank=node_rank, tls=tls)
+    launch = Launch(port=port, worker=worker, tls=tls)
     return Server(
         f"{engine}:30000", engine, launch, (process,), version=version, address=address, incarnation=str(started)
     )
@@ -334,7 +334,7 @@ async def scope_after(timed, seconds, path="/health", line="200 OK", **server):
         (1.0, {"path": "/health_generate"}, "scheduler"),
         (1.0, {"path": "/v1/models"}, "http"),
         (1.0, {"engine": "vllm"}, "http"),
-        (1.0, {"node_rank": 1}, "http"),
+        (1.0, {"worker": True}, "http"),
         (1.0, {"version": "0.4.10.post1"}, "http"),
         (1.0, {"version": "0.4.10.post2"}, "scheduler"),
         (1.0, {"version": "0.5.2rc1"}, "scheduler"),

@@ -6,16 +6,15 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+import wedged
 from readings import NAME, a_server
 from stallwatch.config import Config
 from stallwatch.evidence.gathering import SOURCES, Gatherer, timed
 from stallwatch.sections import EvidenceConfig
 from stallwatch.snapshot import Failure
 from stallwatch.sources import threads
-from stallwatch.sources.threads import ProcessThreads, Thread, ThreadsReading
+from stallwatch.sources.threads import ProcessThreads, ThreadsReading
 from stallwatch.workers import WorkerError
-
-IN_D = Thread(101, "python", "D", "uninterruptible", 0.0, 0.0, 0, 0, "io_schedule", 0, "read", "file", ())
 
 
 class Readers:
@@ -106,8 +105,13 @@ async def test_py_spy_is_not_called_where_it_might_hang():
     found = by_name(await Gatherer(unknown).gather(a_server()))
     assert found["stacks"].failures[0].reason == "threads_unknown"
     assert found["stacks"].broken
-    process = ProcessThreads(NAME, "scheduler_TP0", "TP0", 101, descendant=False, threads=(IN_D,))
+    process = ProcessThreads(NAME, "scheduler_TP0", "TP0", 101, descendant=False, threads=(), uninterruptible=True)
     assert threads.uninterruptible(ThreadsReading(1.0, processes=(process,))) == {101}
+    with wedged.process("nothing") as running:  # of which the threads could not be read
+        server = replace(a_server(), processes=wedged.server_of(running.pid).processes)
+        hidden = Readers({threads.NAME: ThreadsReading(1.0)}, stacks=True)
+        found = by_name(await Gatherer(hidden).gather(server))
+    assert found["stacks"].failures[0].reason == "uninterruptible"
 
 
 async def test_nccl_is_asked_only_where_it_listens():

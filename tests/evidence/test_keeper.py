@@ -183,7 +183,7 @@ async def test_a_directory_that_cannot_be_listed_is_said(tmp_path, caplog):
     (tmp_path / "evidence").write_text("no directory")
     one = keeper(tmp_path / "evidence", Gathering())
     await one.load()
-    assert "cannot be listed" in caplog.text
+    assert "cannot be kept or listed" in caplog.text
     assert one.kept().bundles == 0
 
 
@@ -210,7 +210,7 @@ async def test_a_listing_that_comes_late_counts_all_the_same(tmp_path, caplog):
     name = written(tmp_path, at(0).unix, server=NAME)
     one = keeper(tmp_path, Gathering())
     await one.load(within=0.0)
-    assert "cannot be listed" in caplog.text
+    assert "cannot be kept or listed" in caplog.text
     while not one.kept().bundles:
         await asyncio.sleep(0.01)
     assert one.kept().latest[NAME].name == name

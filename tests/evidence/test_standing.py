@@ -5,10 +5,16 @@ from dataclasses import dataclass
 import pytest
 
 from known_stacks import (
+    API_AWAITS_CORES,
     BARRIER_OF_CAPTURE,
     BATON,
     CAPTURE,
     COPY,
+    CORE_ASKS,
+    CORE_ASKS_BY_YIELDING,
+    CORE_AWAITS_REPLICAS,
+    CORE_IDLE,
+    CORE_STARTS_WORKERS,
     LOADS,
     NCCL_INIT,
     NEVER_SEEN,
@@ -18,6 +24,10 @@ from known_stacks import (
     SHM_BETWEEN,
     TRITON,
     WEIGHTS,
+    WORKER_CAPTURES,
+    WORKER_COMPILES,
+    WORKER_COPY,
+    WORKER_ODD,
     WRITES,
     ZMQ,
 )
@@ -122,6 +132,32 @@ def test_a_wait_that_polls_is_one_place():
     """Workers of vLLM that wait for a message are now in the poll, now beside it."""
     found = standing(ranks(SHM, SHM_BETWEEN, SHM, SHM))
     assert (found.sentence, found.odd) == ("all 4 ranks wait for a message of shm_broadcast", ())
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        (CORE_ASKS, "waits for the answer of its workers"),
+        (CORE_ASKS_BY_YIELDING, "waits for the answer of its workers"),
+        (CORE_IDLE, "waits for requests"),
+        (CORE_AWAITS_REPLICAS, "waits in all_reduce with the other replicas"),
+        (CORE_STARTS_WORKERS, "waits for its workers to start"),
+        (API_AWAITS_CORES, "waits for its engine cores to start"),
+        (WORKER_COPY, "waits for the GPU (synchronize)"),
+        (WORKER_CAPTURES, "waits for the GPU (synchronize), during CUDA graph capture"),
+        (WORKER_COMPILES, "is in torch.compile"),
+    ],
+)
+def test_frames_of_vllm_have_words(frames, words):
+    """Of its engine core, which only waits for others in most hangs, and of its workers."""
+    assert told(Stack("EngineCore", frames)) == words
+
+
+def test_the_worker_that_does_not_answer_is_pointed_at():
+    """The others have done their part of the step and wait for the next one."""
+    found = standing(seven_and(WORKER_ODD, SHM))
+    assert found.odd == ("TP5",)
+    assert found.sentence.startswith("7 ranks wait for a message of shm_broadcast, TP5 is in mystery")
 
 
 def test_work_at_different_depths_is_one_place():

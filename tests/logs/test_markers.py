@@ -97,6 +97,18 @@ def test_sglang_phases_of_all_versions(text, phase, word):
             "graph_end",
         ),
         (b"INFO 11-29 17:14:50 [x.py:1] Starting vLLM API server 0 on http://0.0.0.0:8000", "warming_up", "http_up"),
+        (
+            b"INFO 11-29 17:14:36 [serve.py:161] Launching 2 data parallel engine(s) in headless mode,",
+            "launch",
+            "launch",
+        ),
+        (
+            b"INFO 11-29 17:14:36 [serve.py:150] Launching vLLM (v0.32.0) headless multiproc executor,",
+            "launch",
+            "launch",
+        ),
+        (b"INFO 01-02 03:04:05 x.py:1] # GPU blocks: 27391, # CPU blocks: 2048", "allocating_memory", "kv_alloc"),
+        (b"INFO 11-29 17:15:39 [serve.py:1] Waiting up to 30 seconds for processes to exit", "stopping", "stopping"),
         (b"INFO:     Application startup complete.", "ready", "ready"),
         (b"INFO 11-29 17:15:39 [launcher.py:254] [shutdown] API server: shutdown triggered", "stopping", "stopping"),
     ],
@@ -142,8 +154,11 @@ def test_kinds_of_sglang_lines(line, expected):
         (b"Avg prompt throughput: 5.2 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 1 reqs", "progress"),
         (b"Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.1 tokens/s, Running: 1 reqs", "progress"),
         (b"Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 9 reqs", "heartbeat"),
-        (b"No available shared memory broadcast block found in 60 seconds.", "other"),
-        (b"Waiting for 1 local, 0 remote core engine proc(s) to start.", "other"),
+        (
+            b"Generated response cmpl-1: output: '] Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 9'",
+            "other",
+        ),
+        (b"Request cmpl-1 details: prompt: '] EngineCore encountered a fatal error.'", "other"),
         (
             b"Received request cmpl-1: prompt: 'Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 9'",
             "other",
@@ -151,8 +166,22 @@ def test_kinds_of_sglang_lines(line, expected):
     ],
 )
 def test_kinds_of_vllm_lines(line, expected):
-    """A statistics line is progress only when tokens flowed, and waiting never is."""
+    """A statistics line is progress only when tokens flowed, and what users write never is."""
     assert kind(b"(APIServer pid=1) INFO 11-29 17:15:05 [loggers.py:335] Engine 000: " + line, "vllm") == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"(EngineCore pid=1) INFO 11-29 17:15:05 [x.py:501] No available shared memory broadcast block found in 60 s",
+        b"(Worker_TP1 pid=7) DEBUG 01-02 03:04:05 [shm_broadcast.py:456] No available block found in 60 second. ",
+        b"DEBUG 01-02 03:04:05 [utils.py:483] Waiting for 1 local, 0 remote core engine proc(s) to start.",
+    ],
+)
+def test_the_waits_of_vllm_are_heartbeats(line):
+    """They come once a minute in slow starts and in hangs, from whoever waits; neither progress nor an error."""
+    assert kind(line, "vllm") == "heartbeat"
+    assert not scan(line, "vllm").errors
 
 
 @pytest.mark.parametrize(
@@ -188,6 +217,30 @@ def test_errors(line, error):
 
 
 @pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"[core.py:720] EngineCore encountered a fatal error.", "scheduler_exception"),
+        (b"core.py:291] EngineCore hit an exception: Traceback (most recent call last):", "scheduler_exception"),
+        (b"[multiproc_executor.py:597] WorkerProc hit an exception.", "scheduler_exception"),
+        (b"[multiproc_executor.py:227] Worker proc VllmWorker-1 died unexpectedly, shutting down", "process_died"),
+        (b"[core_client.py:564] Engine core proc EngineCore_DP0 died unexpectedly, shutting down", "process_died"),
+        (b"[core.py:710] EngineCore failed to start.", "init_failed"),
+        (b"[core.py:728] TimeoutError: RPC call to sample_tokens timed out.", "rpc_timeout"),
+        (b"RuntimeError: Worker failed with error 'CUDA'", "scheduler_exception"),
+        (b"RuntimeError: Process ApiServer_1 (PID: 77) died with exit code -9", "process_died"),
+        (
+            b"[async_llm.py:480] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
+            "process_died",
+        ),
+    ],
+)
+def test_errors_of_vllm(text, error):
+    """What the engine, its workers and its front end say of a failure, by whichever process says it."""
+    found = scan(b"(EngineCore_DP0 pid=7) ERROR 11-29 17:15:05 " + text, "vllm")
+    assert +found.errors == {error: 1}
+
+
+@pytest.mark.parametrize(
     ("before", "rank"),
     [
         (b"[2026-03-04 10:00:00 DP0 PP1 TP3 EP3] ", "DP0_PP1_TP3_EP3"),
@@ -204,6 +257,24 @@ def test_errors(line, error):
 def test_rank_of_a_line(before, rank):
     """The rank is read from the prefix wherever wrappers put it in the line."""
     assert step(before + b"Load weight end. avail mem=1 GB") == ("loaded", "load_end", rank)
+
+
+@pytest.mark.parametrize(
+    ("before", "rank"),
+    [
+        (b"(Worker_DP0_PP1_TP3_EP3 pid=7) ", "DP0_PP1_TP3_EP3"),
+        (b"(VllmWorker TP1 pid=7) ", "TP1"),
+        (b"(EngineCore_DP1 pid=7) ", "DP1"),
+        (b"(EngineCore pid=7) ", ""),
+        (b"(EngineCore_0 pid=7) ", ""),
+        (b"(VllmWorker-1 pid=7) ", ""),
+        (b"\x1b[0;36m(Worker_TP1 pid=7)\x1b[0;0m ", "TP1"),
+    ],
+)
+def test_rank_of_a_line_of_vllm(before, rank):
+    """Where one GPU is enough for a replica, its engine core writes what workers write otherwise."""
+    line = before + b"INFO 11-29 17:14:50 [x.py:1] Model loading took 61.03 GiB and 33.52 seconds"
+    assert step(line, "vllm") == ("loaded", "load_end", rank)
 
 
 def test_bars_are_progress_while_they_rise():

@@ -217,3 +217,80 @@ def test_vllm_servers_are_found(node):
         "EngineCore": "engine_core",
     }
     assert roles(found["vllm:8001"]) == {"launcher": "launcher", "EngineCore": "scheduler", "http_server": "other"}
+
+
+def test_replicas_of_vllm_are_told_apart_by_what_started_their_workers(node):
+    """Several API servers and a coordinator stand beside them."""
+    node.tree.add(100, "vllm", "serve", "m", "-tp", "2", "-dp", "2", "--api-server-count", "2")
+    for pid, title in ((101, "APIServer_0"), (102, "APIServer_1"), (103, "DPCoordinator")):
+        node.tree.titled(pid, f"VLLM::{title}", ppid=100)
+    for replica in (0, 1):
+        core = 110 + 10 * replica
+        node.tree.titled(core, f"VLLM::EngineCore_DP{replica}", ppid=100)
+        node.tree.titled(core + 1, "VLLM::Worker_TP0", ppid=core)
+        node.tree.titled(core + 2, "VLLM::Worker_TP1", ppid=core)
+    [server] = node.look().values()
+    assert server.ranks == ("DP0_TP0", "DP0_TP1", "DP1_TP0", "DP1_TP1")
+    others = {name: role for name, role in roles(server).items() if not name.startswith("Worker")}
+    assert others == {
+        "launcher": "launcher",
+        "APIServer_0": "other",
+        "APIServer_1": "other",
+        "DPCoordinator": "other",
+        "EngineCore_DP0": "engine_core",
+        "EngineCore_DP1": "engine_core",
+    }
+    assert server.expected_schedulers == 4
+
+
+def test_a_main_process_of_vllm_that_titles_itself_keeps_its_flags(node):
+    """Some versions do so seconds after the start."""
+    node.tree.add(100, "vllm", "serve", "m", "-tp", "2", "--port", "8001")
+    node.look()
+    node.tree.title(100, "VLLM::APIServer_0")
+    [server] = node.look().values()
+    assert (server.name, server.launch.tp_size, roles(server)) == ("vllm:8001", 2, {"launcher": "launcher"})
+
+
+def test_workers_of_vllm_without_titles_are_ranks_to_come(node):
+    """An engine core that is spawned, and the workers that it spawns."""
+    node.tree.add(100, "vllm", "serve", "m", "-tp", "2")
+    node.tree.add(101, *SPAWN, ppid=100)
+    node.tree.add(102, *SPAWN, ppid=101)
+    node.tree.add(103, *SPAWN, ppid=101)
+    [server] = node.look().values()
+    assert sorted(roles(server).values()) == ["launcher", "spawning", "spawning", "spawning"]
+    node.tree.title(101, "VLLM::EngineCore")
+    node.tree.title(102, "VLLM::Worker_TP0")
+    node.tree.title(103, "VLLM::Worker_TP1")
+    [server] = node.look().values()
+    assert server.ranks == ("TP0", "TP1")
+
+
+def test_a_node_of_vllm_without_an_engine_core_has_workers(node):
+    """The launcher of a second node starts them itself, and has no port."""
+    node.tree.add(100, "vllm", "serve", "m", "-tp", "4", "--nnodes", "2", "--node-rank", "1", "--headless")
+    for pid, rank in ((101, "TP2"), (102, "TP3")):
+        node.tree.titled(pid, f"VLLM::Worker_{rank}", ppid=100)
+    [server] = node.look().values()
+    assert (server.name, server.ranks, server.expected_schedulers) == ("vllm:embedded", ("TP2", "TP3"), 2)
+    assert server.launch.worker
+
+
+def test_vllm_with_a_port_for_each_replica_is_a_server_for_each(node):
+    """They have the flags of the launcher above them, and are known by the ports that they listen on."""
+    split = "--data-parallel-multi-port-external-lb"
+    node.tree.add(90, "vllm", "serve", "m", "-tp", "2", "-dp", "2", "-dpl", "2", split)
+    for replica in (0, 1):
+        front = 100 * (replica + 1)
+        node.tree.titled(front, f"VLLM::ExternalLBRank_{replica}", ppid=90, pgrp=front)
+        node.tree.titled(front + 1, f"VLLM::EngineCore_DP{replica}", ppid=front)
+        node.tree.titled(front + 2, "VLLM::Worker_TP0", ppid=front + 1)
+        node.tree.titled(front + 3, "VLLM::Worker_TP1", ppid=front + 1)
+        node.tree.open(front, 3, f"socket:[{replica + 11}]")
+    node.tree.network(OUR_NETWORK, [("0.0.0.0", 8000, 11), ("0.0.0.0", 8001, 12)])
+    found = node.look()
+    assert set(found) == {"vllm:8000", "vllm:8001"}
+    assert found["vllm:8001"].ranks == ("DP1_TP0", "DP1_TP1")
+    assert found["vllm:8001"].expected_schedulers == 2
+    assert roles(found["vllm:8001"])["launcher"] == "launcher"

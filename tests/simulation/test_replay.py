@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from readings import a_server, a_snapshot
+from readings import NAME, a_server, a_snapshot
 from stallwatch.config import ConfigError
 from stallwatch.flight import FlightRecorder
 from stallwatch.recording import line_of
@@ -51,10 +51,10 @@ def test_each_change_of_a_verdict_is_one_object(capsys):
 
 
 def test_a_shipped_scenario_is_played_by_its_name():
-    """Its bare name is enough, in any folder; a name that is none is answered with those there are."""
+    """Its bare name is enough, in any folder; a name that is none is answered with those that are like it."""
     assert told(Path("cold_deadlock_after_weights")) == told(COLD)
-    with pytest.raises(ConfigError, match=r"no_such_scenario: no such scenario; there are: .*cold_deadlock"):
-        told(Path("no_such_scenario"))
+    with pytest.raises(ConfigError, match=r"cold_deadlok: no such scenario; did you mean .*cold_deadlock.* --list"):
+        told(Path("cold_deadlok"))
 
 
 def test_shipped_scenarios_are_listed_with_their_titles():
@@ -82,6 +82,36 @@ def test_the_bundle_of_a_hang_is_replayed(tmp_path):
     assert (usual["verdict"], usual["signature"], tried["verdict"]) == ("stalled", "cold_deadlock", "stalled")
     assert usual["t"] - tried["t"] == 60
     assert [line for line in told(bundle, rules=RULES)[1] if line.get("alert") == "InferenceServerStalled"]
+
+
+def test_a_bundle_is_replayed_under_the_limits_that_its_server_had(tmp_path):
+    """Others that are tried win; what is told of them that is no limit changes nothing."""
+    bundle = a_bundle(tmp_path / "a_bundle")
+    usual = told(bundle)[1][-1]["t"]
+    lower = {"stalled": 200.0, "evidence": 120.0}
+    for limits, earlier in ((lower, 40.0), ({"stalled": -1.0}, 0.0), ({"no": 1.0}, 0.0)):
+        (bundle / "verdict.json").write_text(json.dumps({"server": NAME, "limits": limits}))
+        assert usual - told(bundle)[1][-1]["t"] == pytest.approx(earlier, abs=5.0)
+    (bundle / "verdict.json").write_text(json.dumps({"server": NAME, "limits": {"stalled": 200.0}}))
+    tried = told(bundle, limits=["stalled=3m"])[1][-1]["t"]
+    assert usual - tried == pytest.approx(60.0, abs=5.0)
+
+
+def test_of_a_bundle_its_server_is_told_of(tmp_path):
+    """Others of the node are in the recording as well, and are told of when they are asked for."""
+    bundle = a_bundle(tmp_path / "a_bundle")
+    (bundle / "verdict.json").write_text(json.dumps({"server": "vllm:8000", "limits": {}}))
+    assert told(bundle)[1] == []
+    assert {entry["server"] for entry in told(bundle, server=NAME)[1]} == {NAME}
+
+
+def test_a_person_is_told_how_a_recording_ends(tmp_path):
+    """A verdict that lasts is told only where it began, which may be long before."""
+    out = io.StringIO()
+    replay(a_bundle(tmp_path / "a_bundle"), out=out)
+    last = out.getvalue().splitlines()[-1]
+    assert f"the recording ends, {NAME} stalled" in last
+    assert "(limit 4 min)" in last
 
 
 def test_a_directory_that_is_no_bundle_is_named(tmp_path):

@@ -12,7 +12,15 @@ import pytest
 from frozen_disk import FrozenDisk, sleeps_in_kernel
 from stallwatch.lanes import decoder
 from stallwatch.sources.onetask import MOST_WAITS
-from stallwatch.sources.threads import MOST_OF_ONE_PROCESS, NAME, ThreadsReading, reader, target
+from stallwatch.sources.threads import (
+    MOST_OF_ONE_PROCESS,
+    MOST_THREADS,
+    NAME,
+    ThreadsReading,
+    reader,
+    target,
+    uninterruptible,
+)
 from wedged import process, server_of, state_of, until
 
 NOTHING = frozenset()
@@ -159,19 +167,64 @@ def test_a_process_in_quarantine_is_not_touched():
     assert [(failure.reason, failure.detail) for failure in failures] == [("quarantined", f"threads of pid {hung.pid}")]
 
 
+def a_tree(root, tids, **states):
+    """Make a /proc with processes of so many threads; `states` of those that do not sleep, by thread."""
+    for pid, count in tids.items():
+        for tid in range(pid, pid + count):
+            folder = root / str(pid) / "task" / str(tid)
+            folder.mkdir(parents=True)
+            state = states.get(f"t{tid}", "S")
+            (folder / "stat").write_text(f"{tid} (x) {state} {' '.join(['0'] * 18)} 5 {' '.join(['0'] * 20)}")
+        (root / str(pid) / "stat").write_text((root / str(pid) / "task" / str(pid) / "stat").read_text())
+    processes = [{"pid": pid, "start_ticks": 5, "name": "x", "rank": f"TP{pid}", "tree": []} for pid in tids]
+    return [{"server": "s", "processes": processes}]
+
+
 def test_threads_beyond_the_limit_are_counted(tmp_path):
     """A process with too many threads costs no more than one with many."""
-    stat = f"7 (x) S {' '.join(['0'] * 18)} 5 {' '.join(['0'] * 20)}"
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "stat").write_text(stat)
-    for tid in range(MOST_OF_ONE_PROCESS + 3):
-        (tmp_path / "7" / "task" / str(tid)).mkdir(parents=True)
-        (tmp_path / "7" / "task" / str(tid) / "stat").write_text(stat)
-    asked = [{"server": "s", "processes": [{"pid": 7, "start_ticks": 5, "name": "x", "rank": "", "tree": []}]}]
+    asked = a_tree(tmp_path, {7: MOST_OF_ONE_PROCESS + 3})
     pauses = []
     reading, _ = reader({"procfs": str(tmp_path)}, lambda _: None, pause=pauses.append)(asked, NOTHING)
     assert (len(threads_of(reading)), reading.dropped, reading.processes[0].dropped) == (MOST_OF_ONE_PROCESS, 3, 3)
     assert len(pauses) == 1
+
+
+def test_of_too_many_threads_each_process_is_shown_some(tmp_path):
+    """The one that stands elsewhere may be the last: no rank is without its main thread."""
+    each = MOST_OF_ONE_PROCESS + 1
+    asked = a_tree(tmp_path, {1000 * number: each for number in range(1, 13)})
+    reading, _ = reader({"procfs": str(tmp_path)}, lambda _: None, pause=lambda _: None)(asked, NOTHING)
+    counts = [len(process.threads) for process in reading.processes]
+    assert sum(counts) == MOST_THREADS
+    assert max(counts) - min(counts) <= 1
+    assert all(process.threads[0].tid == process.pid for process in reading.processes)
+
+
+@pytest.mark.parametrize("late", [1, MOST_OF_ONE_PROCESS + 1])
+def test_a_thread_in_uninterruptible_sleep_is_never_overlooked(tmp_path, late):
+    """It is shown before others, and py-spy must not be called for its process, however many threads that has."""
+    asked = a_tree(tmp_path, {1000: MOST_OF_ONE_PROCESS + 3, 5000: 1}, **{f"t{1000 + late}": "D"})
+    reading, _ = reader({"procfs": str(tmp_path)}, lambda _: None, pause=lambda _: None)(asked, NOTHING)
+    assert [thread.tid for thread in reading.processes[0].threads[:2]] == [1000, 1000 + late]
+    assert uninterruptible(reading) == {1000}
+
+
+def test_a_node_that_is_slow_costs_no_more_than_the_worker_has(tmp_path):
+    """All main threads are seen, and what there is no time to look at twice has no manner."""
+    asked = a_tree(tmp_path, {1000 * number: 9 for number in range(1, 9)})
+    now = [0.0]
+
+    def clock():
+        now[0] += 0.02
+        return now[0]
+
+    def pause(seconds):
+        now[0] += seconds
+
+    reading, _ = reader({"procfs": str(tmp_path)}, lambda _: None, clock, pause)(asked, NOTHING)
+    assert now[0] < 5.0
+    assert [process.threads[0].tid for process in reading.processes] == [1000 * number for number in range(1, 9)]
+    assert {thread.manner for process in reading.processes for thread in process.threads} == {"sleeps", ""}
 
 
 def children_of(pid):

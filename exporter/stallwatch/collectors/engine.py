@@ -107,7 +107,7 @@ class EngineCollector:
         self, server: Server, settings: EngineSettings
     ) -> tuple[EngineReading | None, tuple[Failure, ...]]:
         """Read one server; where its page cannot be read, only what shared memory tells is in the reading."""
-        if server.launch.node_rank > 0:
+        if server.launch.worker:
             return None, (Failure(NAME, "worker_node", "the first node answers for this server", server.name),)
         failures: tuple[Failure, ...] = ()
         page: tuple[RankMetrics, ...] = ()

@@ -281,7 +281,7 @@ def _token_request(server: Server) -> tuple[str, dict[str, Any]]:
 
 def _asks_scheduler(server: Server, path: str) -> bool:
     since = SCHEDULER_ASKED_SINCE.get(path)
-    if since is None or server.engine != "sglang" or server.launch.node_rank != 0:
+    if since is None or server.engine != "sglang" or server.launch.worker:
         return False
     version = _version(server.version)
     return version is None or version >= since

@@ -27,6 +27,9 @@ class Identity:
     flags: bool = False
 
 
+Member = tuple[Identity, Identity | None]  # a process of a server, and the one of them that started it
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One inference engine.
@@ -34,7 +37,8 @@ class Engine:
     `log_fds` are the descriptors its log goes to, the better one first. `launch` parses the command line of a launcher
     and asks for the text of a configuration file that is named there. `expected` counts the schedulers that belong on
     this node, None where the command line does not tell. `gpu_ids` says which GPU, among the visible ones, a rank uses.
-    `settle` corrects roles once all processes of one server are known.
+    `settle` corrects roles and ranks once all processes of one server are known, by what was launched and how many
+    schedulers are expected.
     """
 
     name: str
@@ -43,7 +47,7 @@ class Engine:
     launch: Callable[[Argv, ReadText], Launch]
     expected: Callable[[Launch, Argv], int | None]
     gpu_ids: Callable[[Launch, Iterable[str]], dict[str, int]]
-    settle: Callable[[Launch, Sequence[Identity]], Sequence[Identity]]
+    settle: Callable[[Launch, int | None, Sequence[Member]], Sequence[Identity]]
 
 
 def valid_rank(text: str) -> bool:

@@ -17,6 +17,7 @@ from stallwatch.engines.engine import (
     Argv,
     Engine,
     Identity,
+    Member,
     ReadText,
     number,
     rank_parts,
@@ -87,6 +88,7 @@ def launch(argv: Argv, read_text: ReadText) -> Launch:
     config = flag_values(words, _FLAGS, _SWITCHES).get("config")
     values = flag_values(with_config(words, config, read_text), _FLAGS, _SWITCHES)
     model = words[0] if words and not words[0].startswith("-") else ""
+    node_rank = number(values.get("node_rank"), 0, least=0)
     return Launch(
         model=public(values.get("served") or values.get("model") or model),
         host=public(values.get("host", "127.0.0.1")),
@@ -97,7 +99,8 @@ def launch(argv: Argv, read_text: ReadText) -> Launch:
         dp_size=number(values.get("dp"), 1),
         attention_dp="attention_dp" in values or number(values.get("attn_dp_size"), 1) > 1,
         nnodes=number(values.get("nnodes"), 1),
-        node_rank=number(values.get("node_rank"), 0, least=0),
+        node_rank=node_rank,
+        worker=node_rank > 0,
         dist_init_addr=public(values.get("dist_init_addr", "")),
         base_gpu_id=number(values.get("base_gpu_id"), 0, least=0),
         gpu_id_step=number(values.get("gpu_id_step"), 1),
@@ -130,9 +133,9 @@ def gpu_ids(found: Launch, ranks: Iterable[str]) -> dict[str, int]:
     return ids
 
 
-def settle(_found: Launch, identities: Sequence[Identity]) -> Sequence[Identity]:
+def settle(_found: Launch, _count: int | None, members: Sequence[Member]) -> Sequence[Identity]:
     """Leave the roles as they are: each title tells its own."""
-    return identities
+    return [identity for identity, _ in members]
 
 
 def _per_node(found: Launch) -> tuple[int, int]:

@@ -1,6 +1,8 @@
 """How does vLLM look from outside?
 
-Its workers are what SGLang calls schedulers. An EngineCore with one GPU has no workers and does their work itself.
+Its workers are what SGLang calls schedulers. An EngineCore with one GPU has no workers and does their work itself; with
+Ray they are children of Ray, and only the EngineCore is seen. Replicas of a dense model do not know of each other:
+their workers have the same titles, and the EngineCore above them tells which one they belong to.
 """
 
 import re
@@ -11,10 +13,12 @@ from stallwatch.engines.command_line import flag_values, program, with_config
 from stallwatch.engines.engine import (
     LAUNCHER,
     OTHER,
+    ROUTER,
     SCHEDULER,
     Argv,
     Engine,
     Identity,
+    Member,
     ReadText,
     number,
     rank_parts,
@@ -27,6 +31,8 @@ NAME = "vllm"
 ENGINE_CORE = "engine_core"
 
 _TITLE = re.compile(r"VLLM::([A-Za-z0-9_./:-]{1,100})")
+_CORE = re.compile(r"(?:DP)?EngineCor(?:e(?:Proc)?)?")  # the kernel's own name of it is cut
+_FRONTS = frozenset({"APIServer", "APIServerProcessManager", "ExternalLBRank"})
 _FLAGS = {
     "--model": "model",
     "--served-model-name": "served",
@@ -41,10 +47,22 @@ _FLAGS = {
     "-dpl": "dp_local",
     "--data-parallel-start-rank": "dp_start",
     "-dpr": "dp_start",
+    "--data-parallel-rank": "dp_rank",
+    "-dpn": "dp_rank",
+    "--data-parallel-external-lb": "external",
+    "-dpe": "external",
+    "--data-parallel-hybrid-lb": "hybrid",
+    "-dph": "hybrid",
+    "--data-parallel-multi-port-external-lb": "port_each",
+    "--data-parallel-backend": "dp_backend",
+    "-dpb": "dp_backend",
+    "--distributed-executor-backend": "executor",
     "--data-parallel-address": "address",
     "-dpa": "address",
     "--pipeline-parallel-size": "pp",
     "-pp": "pp",
+    "--prefill-context-parallel-size": "pcp",
+    "-pcp": "pcp",
     "--nnodes": "nnodes",
     "-n": "nnodes",
     "--node-rank": "node_rank",
@@ -56,7 +74,7 @@ _FLAGS = {
     "--config": "config",
     "--headless": "headless",
 }
-_SWITCHES = ("headless",)
+_SWITCHES = ("headless", "external", "hybrid", "port_each")
 
 
 def identify(argv: Argv) -> Identity | None:
@@ -66,17 +84,21 @@ def identify(argv: Argv) -> Identity | None:
         return _titled(title[1])
     if tuple(argv) == (NAME,):
         return Identity(NAME, LAUNCHER, LAUNCHER)
-    return Identity(NAME, LAUNCHER, LAUNCHER, flags=True) if _arguments(argv) is not None else None
+    words = _arguments(argv)
+    if words is None:
+        return None
+    # It starts a server for each of its replicas, each with a port of its own.
+    role = ROUTER if "port_each" in _values(words) else LAUNCHER
+    return Identity(NAME, role, role, flags=True)
 
 
 def launch(argv: Argv, read_text: ReadText) -> Launch:
     """Parse a launcher's command line."""
     words = _arguments(argv) or ()
-    config = flag_values(words, _FLAGS, _SWITCHES).get("config")
-    values = flag_values(with_config(words, config, read_text), _FLAGS, _SWITCHES)
+    values = _values(with_config(words, _values(words).get("config"), read_text))
     model = words[0] if words and not words[0].startswith("-") else ""
-    dp_size = number(values.get("dp"), 1)
-    dp_local = number(values.get("dp_local"), dp_size)
+    dp_size, local = number(values.get("dp"), 1), _local_replicas(values)
+    first = number(values.get("dp_rank", values.get("dp_start")), 0, least=0)
     return Launch(
         model=public(values.get("served") or values.get("model") or model),
         host=public(values.get("host", "0.0.0.0")),  # noqa: S104  (vLLM's default, not an address of ours)
@@ -85,8 +107,9 @@ def launch(argv: Argv, read_text: ReadText) -> Launch:
         tp_size=number(values.get("tp"), 1),
         pp_size=number(values.get("pp"), 1),
         dp_size=dp_size,
-        nnodes=number(values.get("nnodes"), max(dp_size // dp_local, 1)),
-        node_rank=number(values.get("node_rank"), number(values.get("dp_start"), 0) // dp_local, least=0),
+        nnodes=number(values.get("nnodes"), max(dp_size // (local or dp_size), 1)),
+        node_rank=number(values.get("node_rank"), first // (local or dp_size), least=0),
+        worker="headless" in values,
         dist_init_addr=public(_meeting(values)),
     )
 
@@ -97,9 +120,26 @@ def _meeting(values: Mapping[str, str]) -> str:
     return f"{address}:{port}" if address and port else address
 
 
-def expected(found: Launch, _argv: Argv) -> int | None:
-    """Count the workers that belong on this node."""
-    return max(found.dp_size * found.pp_size * found.tp_size // found.nnodes, 1)
+def _local_replicas(values: Mapping[str, str]) -> int | None:
+    """Return how many replicas the flags give this node, None where they do not say; 0 is a front end alone."""
+    if "dp_rank" in values or "external" in values:
+        return 1
+    return number(values["dp_local"], 1, least=0) if "dp_local" in values else None
+
+
+def expected(found: Launch, argv: Argv) -> int | None:
+    """Count the workers that belong on this node; None with Ray, and where no flag gives this node its replicas."""
+    values = _values(_arguments(argv) or ())
+    replica = found.tp_size * found.pp_size * number(values.get("pcp"), 1)
+    if "ray" in {values.get("executor"), values.get("dp_backend")}:
+        return None
+    if "port_each" in values:
+        return replica
+    local = None if "nnodes" in values else _local_replicas(values)
+    if local is not None:
+        return local * replica
+    is_untold = "dp_start" in values and "nnodes" not in values
+    return None if is_untold else max(found.dp_size * replica // found.nnodes, 1)
 
 
 def gpu_ids(found: Launch, ranks: Iterable[str]) -> dict[str, int]:
@@ -108,19 +148,35 @@ def gpu_ids(found: Launch, ranks: Iterable[str]) -> dict[str, int]:
     ids = {}
     for rank in ranks:
         parts = rank_parts(rank)
+        if "PCP" in parts or parts.get("DP", 0) >= found.dp_size:
+            continue  # what launches it gives it its GPUs
         stage = parts.get("DP", 0) * found.pp_size + parts.get("PP", 0)
         ids[rank] = (stage * found.tp_size + parts.get("TP", 0)) % here
     return ids
 
 
-def settle(found: Launch, identities: Sequence[Identity]) -> Sequence[Identity]:
-    """Let an EngineCore be the scheduler where no workers are, nor will be."""
-    if found.tp_size * found.pp_size > 1 or any(identity.role == SCHEDULER for identity in identities):
-        return identities
+def settle(found: Launch, count: int | None, members: Sequence[Member]) -> Sequence[Identity]:
+    """Let an EngineCore be the scheduler where no workers are, nor will be; name workers by their replica."""
+    known = [_of_replica(identity, starter) for identity, starter in members]
+    will_be = count is not None and found.tp_size * found.pp_size > 1
+    if will_be or any(identity.role == SCHEDULER for identity in known):
+        return [replace(identity, rank="") if identity.role == ENGINE_CORE else identity for identity in known]
     return [
         replace(identity, role=SCHEDULER, rank=identity.rank or "TP0") if identity.role == ENGINE_CORE else identity
-        for identity in identities
+        for identity in known
     ]
+
+
+def _of_replica(identity: Identity, starter: Identity | None) -> Identity:
+    replica = rank_parts(starter.rank).get("DP") if starter and starter.role == ENGINE_CORE else None
+    if identity.role != SCHEDULER or replica is None or "DP" in rank_parts(identity.rank):
+        return identity
+    rank = f"DP{replica}_{identity.rank}"
+    return replace(identity, name=f"Worker_{rank}", rank=rank)
+
+
+def _values(words: Argv) -> dict[str, str]:
+    return flag_values(words, _FLAGS, _SWITCHES)
 
 
 def _arguments(argv: Argv) -> tuple[str, ...] | None:
@@ -138,10 +194,10 @@ def _titled(text: str) -> Identity | None:
         return None
     if name == "Worker":
         return Identity(NAME, SCHEDULER, text, rank or "TP0")
-    if name in ("EngineCore", "EngineCor"):
-        return Identity(NAME, ENGINE_CORE, text, rank)
-    if text == "APIServer":
-        return Identity(NAME, LAUNCHER, LAUNCHER)
+    if _CORE.fullmatch(name):
+        return Identity(NAME, ENGINE_CORE, text, f"DP{rank}" if rank.isdecimal() else rank)
+    if name in _FRONTS:
+        return Identity(NAME, LAUNCHER, text if rank else LAUNCHER)
     return Identity(NAME, OTHER, text)
 
 

@@ -68,9 +68,9 @@ def pack_bundle(directory: Path, wanted: str, output: Path | None) -> int:
 def found_bundle(directory: Path, wanted: str) -> Path:
     """Return the bundle that is meant: a path, its name, or the latest of a server or of all; raises ConfigError."""
     path = Path(wanted)
-    if wanted and (os.sep in wanted or path.is_dir()):
+    if wanted and (os.sep in wanted or path.exists()):
         if store.read_manifest(path) is None:
-            raise ConfigError(f"{wanted}: is no bundle of evidence")
+            raise ConfigError(f"{wanted}: {_why_unread(path)}")
         return path.resolve()
     known = _readable(directory)
     meant = [one for one in known if wanted in {"", one[0].name, one[1].server}]
@@ -78,6 +78,18 @@ def found_bundle(directory: Path, wanted: str) -> Path:
         what = f"no bundle, nor a server of one, is called {wanted}" if wanted else "no evidence is kept"
         raise ConfigError(f"{directory}: {what} (stallwatch evidence list)")
     return max(meant, key=lambda one: (one[1].at, one[0].name))[0]
+
+
+def _why_unread(path: Path) -> str:
+    if path.name.endswith((".tar.gz", ".tgz")):
+        return "is a pack: unpack it first (tar xzf), and show what is in it"
+    try:
+        (path / store.MANIFEST).open("rb").close()
+    except PermissionError as error:
+        return f"cannot be read: {error.strerror}"
+    except OSError:
+        return "is no bundle of evidence"
+    return "is no bundle of evidence that this version knows"
 
 
 def text_of(bundle: Path) -> str:

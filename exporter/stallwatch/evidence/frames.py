@@ -19,10 +19,13 @@ _OPERATION = (
     r"(broadcast|all_reduce|all_gather|reduce_scatter|all_to_all|gather|scatter|reduce|i?send|i?recv)\w*|\w*barrier"
 )
 _GROUPS = r"(init|_?new|split)_\w*group\w*|\w*rendezvous\w*|_create_c10d_store|_store_based_barrier"
+_REPLICAS = r"_has_global_unfinished_reqs|has_unfinished_dp|\w*_across_dp|_synchronize_dp_ranks"
+_ANSWER = r"^(\w+\.)*(get_response|_?wait_for_response|collective_rpc)\b"
 _GLOO = r"pyobj|recv_requests|_object|\bbarrier .*parallel_state\.py|cache\w*\.py\)$|get_available_gpu_memory"
 
 _CODE = (  # function, file, an outer frame where it takes one, words, kind
     (_GROUPS, r"torch/distributed/", "", "in the set-up of process groups", PEERS),
+    (_OPERATION, r"distributed_c10d\.py", _REPLICAS, "in {function} with the other replicas", PEERS),
     (_OPERATION, r"distributed_c10d\.py", _GLOO, "in gloo {function}", PEERS),
     (_OPERATION, r"distributed_c10d\.py", "", "in {function} of torch.distributed", PEERS),
     (r".*gloo::.*waitRecv.*", "", "", "in gloo recv", PEERS),
@@ -34,16 +37,32 @@ _CODE = (  # function, file, an outer frame where it takes one, words, kind
     (_OPERATION, r"custom_all_reduce\w*\.py|quick_all_reduce\.py|symm_mem\.py", "", "in custom {function}", PEERS),
     (r"\w*(dispatch|combine)\w*", r"deep_ep/", "", "in DeepEP {function}", PEERS),
     (r"acquire_write|enqueue", r"shm_broadcast\.py", "", "for the readers of shm_broadcast", PEERS),
+    (r".*", r"shm_broadcast\.py", _ANSWER, "for the answer of its workers", PEERS),
+    (r"poll|recv\w*", r"zmq/", _ANSWER, "for the answer of its workers", PEERS),
     (r".*", r"shm_broadcast\.py", "", "for a message of shm_broadcast", PEERS),
     (r"poll|recv\w*", r"zmq/", r"shm_broadcast\.py", "for a message of shm_broadcast", PEERS),
     (r"cu(da)?[A-Z][a-z]+Synchronize", "", "", "for the GPU ({function})", GPU),
     (r"synchronize", r"cuda/(__init__|streams)\.py|accelerator", "", "for the GPU (synchronize)", GPU),
     (r"replay", r"cuda/graphs\.py", "", "for the GPU (launch of a CUDA graph)", GPU),
     (r"capture_(begin|end)|__(enter|exit)__", r"cuda/graphs\.py", "", "in CUDA graph capture", WORK),
-    (r"_?(re)?capture\w*|warmup_and_capture", r"graph", "", "in CUDA graph capture", WORK),
+    (r"_?(re)?capture\w*|warmup_and_capture", r"graph|vllm/.*model_runner", "", "in CUDA graph capture", WORK),
     (r"compile|make_\w+|_do_compile|ast_to_ttir", r"triton/", "", "in compilation of Triton kernels", WORK),
     (r"_bench|benchmark|do_bench", r"triton/", "", "in tuning of Triton kernels", WORK),
-    (r"\w*(compile|codegen|lower)\w*", r"torch/_(inductor|dynamo|functorch)/", "", "in torch.compile", WORK),
+    (
+        r"\w*(compile|codegen|lower)\w*",
+        r"torch/_(inductor|dynamo|functorch)/|vllm/compilation/",
+        "",
+        "in torch.compile",
+        WORK,
+    ),
+    (r"\w*dummy_batch", r"vllm/", "", "in a dummy batch, for the other replicas", WORK),
+    (
+        r"profile_run|determine_available_memory|compile_or_warm_up_model|warmup_kernels",
+        r"vllm/",
+        "",
+        "in the first run of the model",
+        WORK,
+    ),
     (r"wait", r"file_baton\.py", "", "for the lock of a compilation (file_baton)", WAIT),
     (r"load|_jit_compile|\w*ninja\w*", r"cpp_extension\.py", "", "in compilation of a CUDA extension", WORK),
     (
@@ -59,11 +78,14 @@ _CODE = (  # function, file, an outer frame where it takes one, words, kind
     (r"snapshot_download|hf_hub_download|download_weights\w*", "", "", "in the download of the model", WORK),
     (r"process_weights_after_loading", "", "", "in processing of loaded weights", WORK),
     (r"\w*load_\w*(weight|model)\w*|\w*weights?_(iterator|loader)\w*", r"\.py$", "", "in weight loading", WORK),
+    (r"wait", r"(^|/)threading\.py", r"_process_input_queue\b", "for requests", WAIT),
     (r"wait", r"(^|/)threading\.py", r"^(\w+\.)?(get|put|join) \(queue\.py", "for a queue", WAIT),
     (r"wait", r"(^|/)threading\.py", r"futures/_base\.py", "for a future", WAIT),
     (r"join|_wait_for_tstate_lock", r"(^|/)threading\.py", "", "for a thread to end", WAIT),
     (r"wait|wait_for|acquire|__enter__", r"(^|/)threading\.py", "", "for a lock", WAIT),
     (r"acquire|_acquire", r"filelock/", "", "for a lock on a file", WAIT),
+    (r"select", r"selectors\.py", r"\bwait_for_ready\b", "for its workers to start", WAIT),
+    (r"poll", r"zmq/", r"\bwait_for_engine_startup\b", "for its engine cores to start", WAIT),
     (r"select", r"selectors\.py", r"subprocess\.py", "for a child process", WAIT),
     (r"select", r"selectors\.py", r"(multiprocessing/)?connection\.py", "for another process (pipe)", WAIT),
     (r"select", r"selectors\.py", "", "for events (select)", WAIT),

@@ -105,7 +105,8 @@ async def _stacks(server: Server, found: Iterable[Found]) -> Outcome:
     if seen is None:
         why = "whether a thread is in uninterruptible sleep could not be read, so py-spy was not called"
         return None, (Failure(stacks.NAME, "threads_unknown", why, server.name),)
-    return await stacks.read(server, threads.uninterruptible(seen))
+    unseen = {process.pid for process in server.processes} - {process.pid for process in seen.processes}
+    return await stacks.read(server, threads.uninterruptible(seen) | unseen)
 
 
 async def _ras(server: Server, found: Iterable[Found]) -> Outcome:

@@ -19,6 +19,7 @@ from stallwatch.evidence.incidents import Incident, Incidents
 from stallwatch.redaction import told
 from stallwatch.sections import EvidenceConfig
 from stallwatch.snapshot import Server
+from stallwatch.sources import pyspy
 from stallwatch.view import Bundle, Kept, View
 
 logger = logging.getLogger("stallwatch.evidence")
@@ -73,6 +74,10 @@ class EvidenceKeeper:
 
     async def load(self, within: float = LOAD_SECONDS) -> None:
         """Find what was kept before; a disk that takes longer than a moment is not waited for."""
+        if not self._settings().enabled:
+            return
+        if self._settings().stacks and pyspy.installed() is None:
+            logger.warning("no Python stacks will be read", extra={"why": pyspy.MISSING})
         done, _ = await asyncio.wait({self._list()}, timeout=within)
         if not done:
             self._unlisted(f"no answer in {within:g} s")
@@ -93,7 +98,7 @@ class EvidenceKeeper:
 
     def _unlisted(self, why: str) -> None:
         extra = {"directory": str(self._listed), "error": why}
-        logger.warning("evidence of before cannot be listed", extra=extra)
+        logger.warning("evidence cannot be kept or listed", extra=extra)
 
     def take(self, view: View) -> None:
         """Begin to gather for each incident of which evidence is due."""
@@ -130,7 +135,7 @@ class EvidenceKeeper:
                 extra = {"server": name, "directory": str(self.directory), "error": why}
                 logger.error("evidence cannot be kept", extra=extra)  # noqa: TRY400 a full disk needs no traceback
                 return
-        extra = {"server": name, "bundle": bundle, "why": incident.why}
+        extra = {"server": name, "bundle": str(self.directory / bundle), "why": incident.why}
         logger.warning("evidence kept", extra=extra)
 
     async def _write(self, content: Content) -> str:
@@ -154,6 +159,10 @@ class EvidenceKeeper:
 
 
 def _left_in(directory: Path) -> list[Bundle]:
-    """Return the bundles of before; what an exporter that was killed left unfinished goes."""
+    """Return the bundles of before; what an exporter that was killed left unfinished goes.
+
+    Makes the directory, so that one which cannot be made is told at the start and not when an incident comes.
+    """
+    store.make(directory)
     store.clear(directory)
     return store.bundles(directory)

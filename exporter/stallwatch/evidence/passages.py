@@ -23,6 +23,7 @@ from stallwatch.wording import joined
 
 MOST_LINES = 40
 MOST_STANDS = 8
+MANNERS = "(sleeps: was not once on a CPU; wakes: was now and then)"
 MOST_FRAMES = 12
 
 
@@ -65,20 +66,24 @@ def _stand(stand: Stand, stack: Stack) -> Iterator[str]:
 def _threads(reading: ThreadsReading) -> Iterator[Passage]:
     own = [process for process in reading.processes if not process.descendant]
     lines = [_process(process) for process in own[:MOST_LINES]]
-    others = Counter(thread.manner for one in reading.processes if one.descendant for thread in one.threads)
+    others = _manners(thread for one in reading.processes if one.descendant for thread in one.threads)
     if others:
         lines.append(f"descendants: {_counted(others)}")
     if lines:
-        said = f"The main thread of each process, and how its others spent {reading.seconds:.1f} s."
+        said = f"The main thread of each process, and what its others did in {reading.seconds:.1f} s {MANNERS}."
         yield Passage("Threads", said, tuple(lines))
 
 
 def _process(process: ProcessThreads) -> str:
     main = next((one for one in process.threads if one.tid == process.pid), None)
-    rest = Counter(thread.manner for thread in process.threads if thread.tid != process.pid)
+    rest = _manners(thread for thread in process.threads if thread.tid != process.pid)
     who = f"{process.rank or process.process} (pid {process.pid})"
     others = f"; others: {_counted(rest)}" if rest else ""
     return f"{who}: {_thread(main) if main else 'gone'}{others}"
+
+
+def _manners(threads: Iterable[Thread]) -> Counter[str]:
+    return Counter(thread.manner or "seen but once" for thread in threads)
 
 
 def _thread(thread: Thread) -> str:

@@ -75,7 +75,7 @@ def name_of(server: str, at: float) -> str:
 
 def write(directory: Path, name: str, files: Mapping[str, bytes]) -> str:
     """Write a bundle and return its name, with a number where that name is taken; raises OSError."""
-    _make(directory)
+    make(directory)
     part = _part(directory, name)
     try:
         for file, data in files.items():
@@ -110,7 +110,7 @@ def _named(part: Path, name: str) -> str:
     raise FileExistsError(errno.EEXIST, "all names are taken", str(part.with_name(name)))
 
 
-def _make(directory: Path) -> None:
+def make(directory: Path) -> None:
     """Make the directory; raises OSError where it is another's, who could put links into it."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()

@@ -37,7 +37,7 @@ def summary(manifest: Manifest, told: Mapping[str, Any], sources: Mapping[str, A
             *_section("Endpoints", _code(line.text for line in health_table(entry, manifest.at, WIDTH))),
             *(line for passage in found for line in _passage(passage)),
             *_section("What is missing, and why", _missing(manifest, entry)),
-            *_section("What to do next", _steps(manifest, entry)),
+            *_section(*_steps(manifest, entry)),
             *_section("Files", _files(manifest)),
             "",
         ]
@@ -96,10 +96,10 @@ def _missing(manifest: Manifest, entry: Entry) -> Iterator[str]:
             yield f"- {source.source}: {source.dropped} left out, since they were too many"
 
 
-def _steps(manifest: Manifest, entry: Entry) -> Iterator[str]:
+def _steps(manifest: Manifest, entry: Entry) -> tuple[str, list[str]]:
     state = "stalled" if entry.verdict == "suspect" and manifest.signature else entry.verdict
-    lines = first_steps(state, manifest.signature, WIDTH)
-    yield from (line.text.strip() if number == 0 else line.text for number, line in enumerate(lines))
+    runbook, *steps = [line.text for line in first_steps(state, manifest.signature, WIDTH)] or [""]
+    return runbook.strip().removesuffix(":").capitalize(), steps
 
 
 def _files(manifest: Manifest) -> Iterator[str]:

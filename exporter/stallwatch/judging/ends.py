@@ -105,7 +105,8 @@ def _lost(past: Past, now: float) -> Ruling | None:
         return None
     since = min(lost.values())
     zombies = all(rank.state in {"Z", "X"} for rank in past.ranks if rank.process in lost)
-    what = "has been a zombie for" if zombies else "has been gone for"
+    has = "has" if len(lost) == 1 else "have"
+    what = f"{has} been {'a zombie' if zombies else 'gone'} for"
     text = f"{_names(past, lost)} {what} {duration(now - since)} while the server lives on: {wording.seen(past, now)}."
     return Ruling("dead", since, text, "lost_process")
 

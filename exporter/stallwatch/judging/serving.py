@@ -66,7 +66,7 @@ def _rest(past: Past) -> float | None:
     stamps = past.stamps
     cleared = [] if past.cleared_at is None else [past.cleared_at]
     floor = max([min(past.demand_since.values()), *cleared, *_ticks(past), *stamps.values()])
-    worker = past.server.launch.node_rank > 0  # its log tells of no batch
+    worker = past.server.launch.worker  # its log tells of no batch
     if not worker and (past.moved.keys() & CARRIERS or (past.ready is None and past.moved)):
         return floor
     # Where tokens and log can both not be read (any more), the GPUs tell when work ended.
@@ -195,7 +195,7 @@ def _at_work(past: Past, now: float) -> Ruling | None:
     moving = {signal: at for signal, at in moved_within(past, now, fresh, CARRIERS).items() if at > began}
     if moving:
         return Ruling("busy", min(moving.values()), f"{wording.moving(moving)}: it does what it is asked.")
-    worker = past.server.launch.node_rank > 0
+    worker = past.server.launch.worker
     if worker and (past.gpus.holding.utilization_max or 0.0) >= COLD and past.gpus.may_compute:
         return Ruling("busy", now, f"It works for the first node: {wording.gpus(past)}.")
     return None
@@ -206,7 +206,7 @@ def _idle(past: Past, now: float, quiet: float) -> Ruling | None:
         return Ruling("idle", quiet, "It is ready, and no request runs or waits.")
     if answered(past):
         return Ruling("idle", quiet, "It is ready and its scheduler answers health probes.")
-    if past.server.launch.node_rank > 0:
+    if past.server.launch.worker:
         return Ruling("idle", quiet, "It is ready; what is asked of it is known on the first node only.")
     if past.moved.keys() & CARRIERS and moved_within(past, now, MOVING_FOR, CARRIERS):
         return Ruling("idle", quiet, "It has just become ready.")

@@ -106,6 +106,8 @@ SGLANG = (
 )
 VLLM = (
     _step("launch", "launch", "non-default args: ", "vLLM API server version ", begins_life=True),
+    _step("launch", "launch", "Launching * data parallel engine(s) in headless", begins_life=True),
+    _step("launch", "launch", "Launching vLLM (v*) headless", begins_life=True),
     _step("launch", "engine_init", "Initializing a V* LLM engine", "Initializing an LLM engine"),
     _step("distributed_init", "dist_init", "world_size=**distributed_init_method=", of_each_rank=True),
     _step("distributed_init", "dist_init", "vLLM is using nccl=="),
@@ -118,18 +120,25 @@ VLLM = (
     _step("compiling", "compiling", "torch.compile takes", "torch.compile took", "torch.compile and initial profiling"),
     _step("allocating_memory", "kv_alloc", "Available KV cache memory", "Explicitly set (**KV cache"),
     _step("allocating_memory", "kv_alloc", "GPU KV cache size: ", "CPU KV cache size: "),
+    _step("allocating_memory", "kv_alloc", "# GPU blocks: ", "# cuda blocks: "),
     _step(
         "capturing_graphs", "graph_begin", "Capturing the model for CUDA graphs", "Registering * cuda graph addresses"
     ),
     _step("capturing_graphs", "graph_end", "Graph capturing finished in", of_each_rank=True),
     _step("warming_up", "engine_ready", "init engine (profile"),
     _step("warming_up", "http_up", "Starting vLLM server on", "Starting vLLM API server"),
+    # It names who waits, which is rarely who is to blame, and comes in slow starts as in hangs.
+    Marker("shm_wait", ("No available shared memory broadcast block", "No available block found in"), "heartbeat"),
+    Marker("engine_wait", ("Waiting for * local, * remote core engine proc",), "heartbeat"),
     Marker("sleeping", ("It took * seconds to fall asleep",), kind="other", waiting="sleeping"),
     _step("", "awake", "It took * seconds to wake up"),
     Marker("stopping", ("[shutdown] * shutdown triggered", "[shutdown] * trigger received"), "other", "stopping"),
+    Marker("stopping", ("Waiting up to * seconds for processes to exit",), "other", "stopping"),
+    Marker("stopping", ("Received signal *, forwarding graceful termination",), "other", "stopping"),
     _error("process_died", "Worker proc * died unexpectedly", "RayWorkerProc * died unexpectedly"),
     _error("process_died", "Engine core proc * died unexpectedly"),
-    _error("scheduler_exception", "EngineCore encountered a fatal error"),
+    _error("scheduler_exception", "EngineCore encountered a fatal error", "EngineCore hit an exception"),
+    _error("scheduler_exception", "WorkerProc hit an exception", "WorkerProc failed."),
     _error("init_failed", "EngineCore failed to start", "WorkerProc failed to start"),
 )
 TORCH = (
@@ -142,7 +151,8 @@ EXCEPTIONS = (  # stand behind `Error: `
     _error("cuda_error", "CUDA error: "),
     _error("nccl_error", "NCCL error"),
     _error("rpc_timeout", "RPC call to * timed out"),
-    _error("process_died", "EngineCore encountered an issue"),
+    _error("process_died", "EngineCore encountered an issue", "Executor failed", "Process * died with exit code"),
+    _error("scheduler_exception", "Worker failed with error"),
     _error("init_failed", "Engine core initialization failed"),
     _error("memory_leak", "* memory leak detected"),
 )
@@ -165,5 +175,5 @@ PROBE, NO_THROUGHPUT = Marker("probe", (), kind="heartbeat"), Marker("no_through
 SERVING = frozenset({"decode", "throughput"})  # only an engine that is ready writes them
 FOREIGN = {  # behind these comes text of users, which may look like anything (regular expressions)
     "sglang": (r'obj(?:=|": )', r"cur_batch\.reqs="),
-    "vllm": (r"Received request ",),
+    "vllm": (r"Received request ", r"Request \S+ details: ", r"Generated response ", r"Dumping scheduler output "),
 }

@@ -17,7 +17,7 @@ from stallwatch.logs.markers import Marker
 _RANK = rb"(?:ATTN_|MOE_|[DP]?)(?:[TPDEC]P|SP)\d{1,5}"
 _RANKS = (
     re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?((?: %b){1,8})\]" % _RANK),
-    re.compile(rb"\((?:Vllm)?Worker(?:Proc)?[_ ](%b(?:_%b){0,7}) pid=" % (_RANK, _RANK)),
+    re.compile(rb"\((?:(?:Vllm)?Worker(?:Proc)?[_ ]|EngineCore_)(%b(?:_%b){0,7}) pid=" % (_RANK, _RANK)),
 )
 _STAMP = re.compile(rb"(?:(\d{4})-|[A-Z] )(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)")
 # Some wrappers cut the times off; then only the end of the line tells that the numbers are whole.
@@ -31,7 +31,7 @@ _RATE = rb"(\d{1,15}(?:\.\d{0,15})?)"
 _THROUGHPUT = re.compile(b"Avg prompt throughput: %b tokens/s, Avg generation throughput: %b tokens/s" % (_RATE, _RATE))
 _VERSIONS = tuple(
     re.compile(before + rb"(\d[\w.+-]{0,40})")
-    for before in (rb"LLM engine \(v", rb"vLLM API server version ", b"\xe2\x96\x88 +version ")
+    for before in (rb"LLM engine \(v", rb"Launching vLLM \(v", rb"vLLM API server version ", b"\xe2\x96\x88 +version ")
 )
 _BAR_TEXTS = tuple((text.encode(), marker) for marker in markers.BARS for text in marker.texts)
 PREFIX = 400  # how far before its text the rank of a line is looked for

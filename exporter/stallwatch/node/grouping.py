@@ -86,7 +86,7 @@ def _group(table: ProcessTable, launcher: Entry, launchers: Mapping[int, Entry])
     identity = _identity(launcher)
     spawning = Identity(identity.engine, SPAWNING, SPAWNING)
     members = {child.stat.pid: (child, spawning) for child in _spawned(table, launcher, launchers)}
-    members[launcher.stat.pid] = (launcher, identity)
+    members[launcher.stat.pid] = (launcher, replace(identity, name=LAUNCHER))
     return Group(_launcher_key(launcher), identity.engine, launcher, _flags(table, launcher), members)
 
 
@@ -103,7 +103,8 @@ def _is_wrapper(entry: Entry) -> bool:
 
 
 def _as_part(identity: Identity) -> Identity:
-    return replace(identity, role=OTHER, name="http_server") if identity.role == LAUNCHER else identity
+    name = "http_server" if identity.name == LAUNCHER else identity.name
+    return replace(identity, role=OTHER, name=name) if identity.role == LAUNCHER else identity
 
 
 def _launchers(table: ProcessTable, known: Mapping[int, Entry]) -> dict[int, Entry]:

@@ -7,6 +7,7 @@ have it: a stall that becomes a death is one incident under another name.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ MOST_BEGUN = 6
 """So many alerts of one server may begin within an hour; the next one waits."""
 HOUR = 3600.0
 
+NO_BUNDLES: Mapping[str, str] = MappingProxyType({})
+
 Key = tuple[str, str, str]
 
 
@@ -36,6 +39,7 @@ class Alert:
     held_at: float
     reason: str = ""
     signature: str = ""
+    evidence: str = ""  # the bundle that is kept of it
 
     @property
     def key(self) -> Key:
@@ -79,14 +83,17 @@ class Incidents:
         self._held: dict[Key, tuple[Alert, float]] = {}  # with the monotonic time of the last look at which it held
         self._told = _Told()
 
-    def look(self, verdicts: Mapping[str, Verdict], moment: Moment, instance: str) -> None:
-        """Take in what is judged at one moment of the servers of this instance."""
+    def look(
+        self, verdicts: Mapping[str, Verdict], moment: Moment, instance: str, kept: Mapping[str, str] = NO_BUNDLES
+    ) -> None:
+        """Take in what is judged at one moment of the servers of this instance; `kept` names the bundle of each."""
         now = moment.monotonic
         for server, verdict in verdicts.items():
             if name := name_of(verdict):
                 known = self._held.get((server, name, instance))
                 since = known[0].starts_at if known else verdict.since
-                alert = Alert(name, server, instance, since, moment.unix, verdict.reason, verdict.signature)
+                said = (verdict.reason, verdict.signature, kept.get(server, ""))
+                alert = Alert(name, server, instance, since, moment.unix, *said)
                 self._held[alert.key] = alert, now
         self._held = {key: held for key, held in self._held.items() if now - held[1] < self._keep_firing}
         for key in self._told.alerts.keys() & self._held.keys():

@@ -102,7 +102,8 @@ def _alert(alert: Alert, where: Where, *, ended: bool = False) -> dict[str, Any]
 def _description(alert: Alert) -> str:
     signature = f" Signature: {alert.signature.replace('_', ' ')}." if alert.signature else ""
     since = f" Since {_time(alert.starts_at)}."
-    return f"{alert.server} on {alert.instance} {_SAYS[alert.name]}: {alert.reason}{signature}{since}"
+    kept = f" Evidence: {alert.evidence} (stallwatch evidence show)." if alert.evidence else ""
+    return f"{alert.server} on {alert.instance} {_SAYS[alert.name]}: {alert.reason}{signature}{since}{kept}"
 
 
 def _time(unix: float) -> str:

@@ -74,7 +74,8 @@ class Webhook:
         """Take in a new view, and begin to tell what is new in it."""
         moment = view.snapshot.moment
         self._now = moment.monotonic
-        self._incidents.look(view.verdicts, moment, self._where.instance)
+        kept = {name: bundle.name for name in view.verdicts if (bundle := view.evidence_of(name))}
+        self._incidents.look(view.verdicts, moment, self._where.instance, kept)
         if self._file is None:
             return
         self._say_what_is_held_back()

@@ -128,9 +128,7 @@ def _known_facts(shown: Shown) -> Iterable[tuple[str, object]]:
     if work := _work(past):
         yield "Requests", work
     if past.moved:
-        moved = sorted(past.moved.items(), key=lambda item: -item[1])
-        ages = [f"{words.plain(signal)} {wording.duration(moment.monotonic - at)}" for signal, at in moved]
-        yield "Last movement", f"{' · '.join(ages)} ago"
+        yield "Last movement", _movement(past, moment)
     if weights := wording.weights(past):
         yield "GPU memory", weights
     if past.ending.restarts:
@@ -141,6 +139,16 @@ def _known_facts(shown: Shown) -> Iterable[tuple[str, object]]:
         yield "Evidence", joined(gathered, ": ", tag("code", f"stallwatch evidence show {shown.evidence.name}"))
     if past.ending.gone_since is None:
         yield "Started", words.ago(moment.unix_of(past.started), moment.unix)
+
+
+def _movement(past: Past, moment: Moment) -> str:
+    """Return when each signal moved last, and which was never seen to move: such bear the time of the first sight."""
+    moved = sorted(((signal, at) for signal, at in past.moved.items() if at > past.first_seen), key=lambda one: -one[1])
+    still = [words.plain(signal) for signal, at in past.moved.items() if at <= past.first_seen]
+    ages = [f"{words.plain(signal)} {wording.duration(moment.monotonic - at)}" for signal, at in moved]
+    watched = wording.duration(moment.monotonic - past.first_seen)
+    never = f"not in the {watched} that it is watched: {', '.join(still)}" if still else ""
+    return "; ".join(filter(None, [f"{' · '.join(ages)} ago" if ages else "", never]))
 
 
 def _phase(shown: Shown) -> Html:

@@ -1,6 +1,7 @@
 """Which flags are settings?"""
 
 import argparse
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,12 +66,12 @@ FLAGS = (
 )
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Give the parser the flags that are settings; what is not given leaves no attribute behind."""
+def add_flags(parser: argparse.ArgumentParser, only: Collection[str] = ()) -> None:
+    """Give the parser the flags that are settings, or `only` some; what is not given leaves no attribute behind."""
     group = parser.add_argument_group(
         "settings", "each is also a key of the file and a variable such as STALLWATCH_INTERVAL"
     )
-    for flag in FLAGS:
+    for flag in (flag for flag in FLAGS if not only or flag.path in only):
         if flag.value is None:
             text = f"{flag.help}{_default_of(flag.path)}".replace("%", "%%")
             group.add_argument(flag.name, dest=flag.path, default=argparse.SUPPRESS, metavar=flag.metavar, help=text)

@@ -1,5 +1,6 @@
 """Who plays in a scenario? The servers as discovery would find them: names, ranks, pids, GPUs by the flags' formula."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stallwatch.engines import engine_named
@@ -45,17 +46,30 @@ def server_of(played: PlayedServer, number: int, node: Node) -> Server:
 
 def roles(server: Server) -> tuple[Role, ...]:
     """Return the processes of a server by its flags: launcher, schedulers of this node, what stands between."""
-    ranks = _ranks(server)
     launcher = () if server.launch.port is None else (Role("launcher", "launcher"),)
     if server.engine == "vllm":
-        if len(ranks) == 1:
-            return (*launcher, Role("EngineCore", "scheduler", "TP0"))
-        workers = (Role(f"Worker_{rank}", "scheduler", rank) for rank in ranks)
-        return (*launcher, Role("EngineCore", "engine_core"), *workers)
+        return (*launcher, *_of_vllm(server))
+    ranks = _ranks(server)
     schedulers = [Role(f"scheduler_{rank}" if len(ranks) > 1 else "scheduler", "scheduler", rank) for rank in ranks]
     controller = [Role("data_parallel_controller", "data_parallel_controller")] if server.launch.dp_size > 1 else []
     detokenizer = [Role("detokenizer", "detokenizer")] if server.launch.node_rank == 0 else []
     return (*launcher, *controller, *schedulers, *detokenizer)
+
+
+def _of_vllm(server: Server) -> Iterator[Role]:
+    """Yield an engine core for each replica of this node, and its workers where it has any."""
+    launch = server.launch
+    each = launch.tp_size * launch.pp_size
+    if launch.nnodes > launch.dp_size and launch.node_rank > 0:  # a part of a replica, whose engine core is elsewhere
+        yield from (Role(f"Worker_{rank}", "scheduler", rank) for rank in _ranks(server))
+        return
+    first = launch.node_rank * launch.dp_size // launch.nnodes
+    for number in range(first, first + max(1, (server.expected_schedulers or 1) // each)):
+        replica, core = (f"DP{number}", f"EngineCore_DP{number}") if launch.dp_size > 1 else ("", "EngineCore")
+        alone = replace(server, launch=replace(launch, dp_size=1, nnodes=1), expected_schedulers=each)
+        workers = ["_".join(filter(None, (replica, rank))) for rank in _ranks(alone)] if each > 1 else []
+        yield Role(core, "engine_core") if workers else Role(core, "scheduler", replica or "TP0")
+        yield from (Role(f"Worker_{rank}", "scheduler", rank) for rank in workers)
 
 
 def _ranks(server: Server) -> list[str]:

@@ -40,25 +40,31 @@ ODD = RANKS[5]
 SHARDS = 12
 STAMP = "[%Y-%m-%d %H:%M:%S"
 LOOK_EVERY = 5.0
+SHORTEST_ROUND = 15.0
 LOOKED_AT_SECONDS = 600.0
 """So long somebody at a terminal can look at the page."""
 RUNBOOKS = "https://github.com/stallwatch/stallwatch/blob/main/alerts/runbooks"
 
 
-async def demo(port: int, seconds: float, scenario: str | None = None, *, forever: bool = False) -> int:
+async def demo(
+    port: int, seconds: float, scenario: str | None = None, *, forever: bool = False, keep: Path | None = None
+) -> int:
     """Play the incident within about so many seconds, print what the exporter sees, end with the page.
 
     With a scenario that one is played instead: a file, or the name of one that comes with Stallwatch. Forever means
-    again and again, each round from the start, until it is told to end.
+    again and again, each round from the start, until it is told to end. Evidence stays in the directory `keep`.
     """
     plot = load_scenario(scenario_file(scenario)) if scenario else None
     if refusal := _refusal(port):
         say(f"cannot listen on port {port}: {refusal}; another one: stallwatch demo --port {free_port()}")
         return 1
+    if not plot and seconds < SHORTEST_ROUND:
+        say(f"a round of less than {SHORTEST_ROUND:g} s cannot be played: its limits would be shorter than a look")
+        return 2
     setup(level="error")
     port = port or free_port()
     playing = asyncio.create_task(
-        _rounds(lambda: play_live(plot, port, seconds) if plot else _play(port, seconds), forever=forever)
+        _rounds(lambda: play_live(plot, port, seconds, keep) if plot else _play(port, seconds, keep), forever=forever)
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -77,7 +83,7 @@ async def _rounds(play: Callable[[], Awaitable[int]], *, forever: bool) -> int:
     return code
 
 
-async def _play(port: int, seconds: float) -> int:
+async def _play(port: int, seconds: float, keep: Path | None) -> int:
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-demo-")))
         gpus = PlayedGpus(directory / "gpus", 8)
@@ -86,7 +92,7 @@ async def _play(port: int, seconds: float) -> int:
         flags = ["--model-path", "moonshotai/Kimi-K2", "--tp-size", "8", "--port", str(server_port)]
         server = PlayedServer(directory, flags)
         stack.push_async_callback(server.stop)
-        config = _config(port, seconds, directory / "evidence")
+        config = _config(port, seconds, keep or directory / "evidence")
         limit = duration(config.limits.start_without_movement)
         say(f"watching on http://127.0.0.1:{port}/; what takes minutes elsewhere takes {limit} here")
         running = await stack.enter_async_context(exporter(config, lambda: config, played_here()))

@@ -18,6 +18,18 @@ from stallwatch.simulation.plot import Node, Scenario
 
 MODULES = {"sglang": "sglang.launch_server", "vllm": "vllm.entrypoints.openai.api_server"}
 TITLES = {"sglang": "sglang::{}", "vllm": "VLLM::{}"}
+METRICS = {
+    "sglang": (
+        'sglang:num_running_reqs{{dp_rank="{replica}",tp_rank="0"}} {running}',
+        'sglang:num_queue_reqs{{dp_rank="{replica}",tp_rank="0"}} {queued}',
+        'sglang:realtime_tokens_total{{mode="decode",dp_rank="{replica}",tp_rank="0"}} {tokens}',
+    ),
+    "vllm": (
+        'vllm:num_requests_running{{engine="{replica}",model_name="played"}} {running}',
+        'vllm:num_requests_waiting{{engine="{replica}",model_name="played"}} {queued}',
+        'vllm:generation_tokens_total{{engine="{replica}",model_name="played"}} {tokens}',
+    ),
+}
 GPU_WORDS = {
     "utilization": "utilization",
     "memory_gib": "memory_mib",
@@ -109,24 +121,20 @@ class LiveServer:
         return {"health": answer, "listen": self.port, "metrics": self._metrics(t)}
 
     def _metrics(self, t: float) -> str | None:
-        """Return the engine's own metrics, in SGLang's words."""
+        """Return the engine's own metrics, in its own words."""
         state = self.player.state
         if not state.has("engine"):
             return None
         lines = []
         for index in range(self.player.server.launch.dp_size):
-            labels = f'{{dp_rank="{index}",tp_rank="0"}}'
             running, queued = (state.level(f"engine.{key}", index, t) or 0.0 for key in ("running", "queued"))
             rate = state.level("engine.tokens_per_second", index, t) or 0.0
             last = self.player.totals.get(("live", index), t)
             self.player.totals["live", index] = t
             tokens = self.player.totals.get(("live tokens", index), 0.0) + rate * (t - last)
             self.player.totals["live tokens", index] = tokens
-            lines += [
-                f"sglang:num_running_reqs{labels} {running}",
-                f"sglang:num_queue_reqs{labels} {queued}",
-                f'sglang:realtime_tokens_total{{mode="decode",dp_rank="{index}",tp_rank="0"}} {tokens}',
-            ]
+            values = {"replica": index, "running": running, "queued": queued, "tokens": tokens}
+            lines += [line.format(**values) for line in METRICS[self.player.played.engine]]
         return "\n".join(lines) + "\n"
 
 

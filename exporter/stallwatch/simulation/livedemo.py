@@ -37,8 +37,11 @@ def played_here() -> dict[str, str]:
     return {"nvml": "stallwatch.simulation.nvml", "below": str(os.getpid())}
 
 
-async def play_live(scenario: Scenario, port: int, seconds: float) -> int:
-    """Play a scenario in about so many seconds and say each change of a verdict; returns the exit code."""
+async def play_live(scenario: Scenario, port: int, seconds: float, keep: Path | None = None) -> int:
+    """Play a scenario in about so many seconds and say each change of a verdict; returns the exit code.
+
+    Evidence stays in the directory `keep`, else only for as long as it is played.
+    """
     speed = max(1.0, scenario.seconds / seconds)
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-demo-")))
@@ -49,7 +52,7 @@ async def play_live(scenario: Scenario, port: int, seconds: float) -> int:
         state.write_text(gpu_state(scenario.node, [], 0.0))
         os.environ["STALLWATCH_FAKE_NVML"] = str(state)
         stack.callback(os.environ.pop, "STALLWATCH_FAKE_NVML", None)
-        config = _config(servers, port, speed, directory / "evidence")
+        config = _config(servers, port, speed, keep or directory / "evidence")
         say(f"{scenario.name}: {speed:.0f} times as fast as life, watched on http://127.0.0.1:{port}/")
         running = await stack.enter_async_context(exporter(config, lambda: config, played_here()))
         pager = await paging(stack, directory, port, "it tells what it judges and pages nobody")

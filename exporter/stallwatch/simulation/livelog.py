@@ -19,15 +19,24 @@ PHASE_LINES = {
 }
 OF_EACH_RANK = ("distributed_init", "loading_weights", "loaded", "allocating_memory", "compiling", "capturing_graphs")
 VLLM_LINES = {
-    "launch": "INFO 01-01 00:00:00 [core.py:133] Initializing a V1 LLM engine (v0.11.0) with config: model='played'",
-    "loading_weights": "(Worker pid=1) INFO 01-01 00:00:00 [gpu_model_runner.py:68] Starting to load model played...",
-    "loaded": "(Worker pid=1) INFO 01-01 00:00:00 [default_loader.py:501] Loading weights took 60.01 seconds",
+    "launch": "Initializing a V1 LLM engine (v0.11.0) with config: model='played'",
+    "distributed_init": "world_size=2 rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:1 backend=nccl",
+    "loading_weights": "Starting to load model played...",
+    "loaded": "Model loading took 61.03 GiB and 33.52 seconds",
+    "allocating_memory": "Available KV cache memory: 10.00 GiB",
+    "compiling": "Dynamo bytecode transform time: 5.73 s",
+    "capturing_graphs": "Registering 1 cuda graph addresses",
+    "warming_up": "init engine (profile, create kv cache, warmup model) took 60.00 seconds",
     "ready": "INFO:     Application startup complete.",
+    "stopping": "[shutdown] API server: shutdown triggered",
 }
 DECODE = (
     "Decode batch, #running-req: 5, #token: {n}, token usage: 0.01, gen throughput (token/s): 412.50, #queue-req: 0"
 )
 PROBE = "Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0.00, #running-req: 0"
+THROUGHPUT = (
+    "Engine 000: Avg prompt throughput: {n}.0 tokens/s, Avg generation throughput: {n}.0 tokens/s, Running: {n} reqs"
+)
 ACCESS = 'INFO:     10.0.0.9:40500 - "GET /health HTTP/1.1" 200 OK'
 BARS = {
     "loading_weights": "Loading safetensors checkpoint shards: {part:3d}% Completed | {n}/9999 [00:01<00:09, 1.00s/it]",
@@ -41,6 +50,8 @@ class LogLines:
 
     def __init__(self, player: Player) -> None:
         self._player = player
+        self._is_vllm = player.played.engine == "vllm"
+        self._phase_lines = VLLM_LINES if self._is_vllm else PHASE_LINES
         self._phase: str | None = None
         self._literal: object = None
         self._count = 0
@@ -59,22 +70,24 @@ class LogLines:
         elif word == "progress":
             yield self._progress(phase, t)
         elif word in {"access", "heartbeat"}:
-            yield self._stamped(ACCESS if word == "access" else PROBE, "" if word == "access" else " TP0")
+            yield self._stamped(ACCESS) if word == "access" else self._turns()
 
     def last_words(self) -> list[str]:
         """Return what an orderly end leaves in the log."""
-        return [self._stamped(PHASE_LINES["stopping"].replace("requests 1", "requests 0"), "")]
+        return [self._stamped(self._phase_lines["stopping"].replace("requests 1", "requests 0"))]
+
+    def _turns(self) -> str:
+        """Return what is written by a loop that turns and gets nothing done."""
+        return self._stamped(THROUGHPUT.format(n=0)) if self._is_vllm else self._stamped(PROBE, "TP0")
 
     def _of_phase(self, phase: str | None) -> Iterator[str]:
         if phase is None:
             return
-        if self._player.played.engine == "vllm":
-            yield VLLM_LINES.get(phase, "")
-        elif phase in OF_EACH_RANK:
-            for rank in self._player.ranks:
-                yield self._stamped(PHASE_LINES[phase], f" {rank.replace('_', ' ')}")
+        text = self._phase_lines[phase]
+        if phase in OF_EACH_RANK:
+            yield from (self._stamped(text, rank) for rank in self._player.ranks)
         else:
-            yield self._stamped(PHASE_LINES[phase], "")
+            yield self._stamped(text)
 
     def _progress(self, phase: str | None, t: float) -> str:
         self._count += 1
@@ -82,7 +95,9 @@ class LogLines:
         if bar:
             done = self._done(t)
             return bar.format(n=int(9999 * done), part=int(100 * done))
-        return self._stamped(DECODE.format(n=self._count), " TP0")
+        if self._is_vllm:
+            return self._stamped(THROUGHPUT.format(n=self._count))
+        return self._stamped(DECODE.format(n=self._count), "TP0")
 
     def _done(self, t: float) -> float:
         """Return which part of its segment has passed, from 0 to 1."""
@@ -91,5 +106,10 @@ class LogLines:
             return 1.0
         return min(1.0, (t - state.segment_begin) / state.segment.seconds)
 
-    def _stamped(self, text: str, rank: str) -> str:
-        return f"{time.strftime('[%Y-%m-%d %H:%M:%S')}{rank}] {text}"
+    def _stamped(self, text: str, rank: str = "") -> str:
+        if self._is_vllm:
+            alone = len(self._player.ranks) == 1  # then there is no worker
+            who = "APIServer" if not rank else "EngineCore" if alone else f"Worker_{rank}"
+            return f"({who} pid=1) INFO {time.strftime('%m-%d %H:%M:%S')} [played.py:1] {text}"
+        ranks = f" {rank.replace('_', ' ')}" if rank else ""
+        return f"{time.strftime('[%Y-%m-%d %H:%M:%S')}{ranks}] {text}"

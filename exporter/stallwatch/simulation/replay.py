@@ -7,55 +7,125 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from stallwatch.config import ConfigError
+import msgspec
+
+from stallwatch.config import Config, ConfigError, RuleError
 from stallwatch.recording import recorded
 from stallwatch.redaction import clean
 from stallwatch.replay import Look, broken, play, play_recording
+from stallwatch.sections import Limits
 from stallwatch.settings.limit_flag import limits_to_try
 from stallwatch.simulation.rulesplay import AlertChange, alert_changes
 from stallwatch.simulation.scenario import SHIPPED, Scenario, load_scenario, scenario_file
 
 LONGEST_LINE = 4000
+LARGEST_VERDICT = 8 << 20
 RECORDINGS = frozenset({".jsonl", ".json", ".gz"})
 
 
-def replay(
+class _Told(msgspec.Struct):
+    server: str
+    limits: dict[str, float]
+
+
+Entries = list[dict[str, Any]]
+
+
+def replay(  # noqa: PLR0913 one argument per flag
     file: Path,
     *,
     as_json: bool = False,
     rules: Path | None = None,
     limits: Sequence[str] = (),
+    server: str = "",
     out: TextIO = sys.stdout,
 ) -> int:
     """Print each change of a verdict (and of an alert, with rules) and return 1 when an expectation does not hold.
 
-    `limits` are tried instead of those that the servers have, each written `stalled=3m`.
+    `limits` are tried instead of those that the servers have, each written `stalled=3m`. Of the bundle of an incident
+    its server is told of, under the limits that it had, unless another `server` is asked for.
     """
     if rules and not shutil.which("promtool"):
         raise ConfigError("--rules needs promtool, which comes with Prometheus")
     if rules and not list(rules.glob("*.yml")):
         raise ConfigError(f"{rules}: holds no rules (*.yml)")
-    is_recording = file.suffix in RECORDINGS or file.is_dir()
-    scenario = None if is_recording else load_scenario(scenario_file(file))
-    changed = limits_to_try(limits, [server.limits for server in scenario.servers] if scenario else [{}])
     wrong: list[str] = []
-    looks: Iterable[Look] = _recorded_looks(file, changed)
-    if scenario:
-        looks, wrong = broken(scenario, play(scenario, changed=changed))
-    elif rules:  # which need all at once; without any, a long recording is not held in memory
-        looks = list(looks)
-    alerts = alert_changes(scenario, looks, rules) if rules else []
-    told = sorted(
-        [*verdict_changes(looks), *(_of_alert(change) for change in alerts)], key=lambda entry: float(entry["t"])
-    )
-    out.writelines(f"{json.dumps(entry) if as_json else _line(entry)}\n" for entry in told)
-    if rules and scenario:
-        wrong += list(wrong_alerts(scenario, alerts))
-    elif scenario and any(expectation.alerts is not None for expectation in scenario.expect):
-        sys.stderr.write("its alerts were not judged: give --rules\n")
+    if file.suffix in RECORDINGS or file.is_dir():
+        own = limits_in_bundle(file) if file.is_dir() else {}
+        told = _of_recording(file, limits, own, rules)
+        server = server or next(iter(own), "")
+    else:
+        told, wrong = _of_scenario(load_scenario(scenario_file(file)), limits, rules)
+    # As data each line is a change; a person is also told how it ends.
+    shown = [one for one in told if server in {"", one.get("server", server)} and not (as_json and "ends" in one)]
+    out.writelines(f"{json.dumps(entry)}\n" if as_json else f"{_line(entry)}\n" for entry in shown)
     for text in wrong:
         sys.stderr.write(f"{text}\n")
     return 1 if wrong else 0
+
+
+def _of_scenario(scenario: Scenario, limits: Sequence[str], rules: Path | None) -> tuple[Entries, list[str]]:
+    """Return what would have been said of a scenario, and which of its expectations do not hold."""
+    changed = limits_to_try(limits, [server.limits for server in scenario.servers])
+    looks, wrong = broken(scenario, play(scenario, changed=changed))
+    alerts = alert_changes(scenario, looks, rules) if rules else []
+    if rules:
+        wrong += list(wrong_alerts(scenario, alerts))
+        if not alerts:
+            sys.stderr.write("nothing would have been paged\n")
+    elif any(expectation.alerts is not None for expectation in scenario.expect):
+        sys.stderr.write("its alerts were not judged: give --rules\n")
+    return _in_order(verdict_changes(looks), alerts), wrong
+
+
+def _of_recording(
+    file: Path, limits: Sequence[str], own: Mapping[str, Mapping[str, float]], rules: Path | None
+) -> Entries:
+    """Return what would have been said of a recording, and last how it leaves each server."""
+    changed = limits_to_try(limits, list(own.values()) or [{}])
+    looks: Iterable[Look] = _recorded_looks(file, changed, own)
+    if rules:  # which need all at once; without any, a long recording is not held in memory
+        looks = list(looks)
+    last = _Last()
+    told = list(verdict_changes(last.of(looks)))
+    alerts = alert_changes(None, list(looks), rules) if rules else []
+    return [*_in_order(told, alerts), *last.told()]
+
+
+def _in_order(told: Iterable[dict[str, Any]], alerts: Iterable[AlertChange]) -> Entries:
+    return sorted([*told, *map(_of_alert, alerts)], key=lambda entry: float(entry["t"]))
+
+
+class _Last:
+    """Lets looks pass and keeps the last one."""
+
+    def __init__(self) -> None:
+        self._look: Look | None = None
+
+    def of(self, looks: Iterable[Look]) -> Iterator[Look]:
+        """Yield the looks."""
+        for look in looks:
+            self._look = look
+            yield look
+
+    def told(self) -> Iterator[dict[str, Any]]:
+        """Yield how each server is at the end: a verdict that lasts is told only where it begins."""
+        look = self._look
+        for name, verdict in look.verdicts.items() if look else ():
+            said = {"verdict": verdict.state, "signature": verdict.signature, "reason": verdict.reason}
+            yield {"t": look.t if look else 0.0, "server": name, **said, "ends": True}
+
+
+def limits_in_bundle(bundle: Path) -> dict[str, dict[str, float]]:
+    """Return the limits that the server of a bundle had by then, by its name; nothing where the bundle tells none."""
+    try:
+        with (bundle / "verdict.json").open("rb") as file:
+            told = msgspec.json.decode(file.read(LARGEST_VERDICT), type=_Told)
+        limits = {name: value for name, value in told.limits.items() if name in Limits.__struct_fields__}
+        Config(limits=msgspec.structs.replace(Limits(), **limits))
+    except (OSError, msgspec.MsgspecError, RuleError, RecursionError):
+        return {}
+    return {told.server: limits}
 
 
 def shipped_scenarios() -> Iterator[str]:
@@ -65,9 +135,9 @@ def shipped_scenarios() -> Iterator[str]:
     return (f"{file.stem:<{width}}  {load_scenario(file).name}" for file in files)
 
 
-def _recorded_looks(file: Path, changed: Mapping[str, float]) -> Iterator[Look]:
+def _recorded_looks(file: Path, changed: Mapping[str, float], own: Mapping[str, Mapping[str, float]]) -> Iterator[Look]:
     look = None
-    for look in play_recording(recorded(file), changed):
+    for look in play_recording(recorded(file), changed, own):
         yield look
     if look is None:
         raise ConfigError(f"{file}: holds no snapshot")
@@ -118,10 +188,17 @@ def _of_alert(change: AlertChange) -> dict[str, Any]:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    minutes, seconds = divmod(round(entry["t"]), 60)
     if "alert" in entry:
         labels = entry["labels"]
         what = f"{entry['alert']} {entry['state']} ({labels.get('severity', '')}) {labels.get('server', '')}"
     else:
-        what = f"{entry['server']} {entry['verdict']} {entry['signature']}: {entry['reason']}".replace(" : ", ": ")
-    return f"{minutes:4d}:{seconds:02d}  {clean(what, LONGEST_LINE)}"
+        ends = "the recording ends, " if "ends" in entry else ""
+        what = f"{ends}{entry['server']} {entry['verdict']} {entry['signature']}: {entry['reason']}".replace(
+            " : ", ": "
+        )
+    return f"{_clock(entry['t'])}  {clean(what, LONGEST_LINE)}"
+
+
+def _clock(t: float) -> str:
+    minutes, seconds = divmod(round(t), 60)
+    return f"{minutes:4d}:{seconds:02d}"

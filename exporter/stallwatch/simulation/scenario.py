@@ -4,6 +4,7 @@ A segment gives signals for a while; what it leaves out stays as it was, key by 
 which are 0 unless said again. What nobody ever gave is absent, as if it could not be read; so is what is given as null.
 """
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ def scenario_file(name: str | Path) -> Path:
     if path.suffix in {".yml", ".yaml"} or path.exists():
         return path
     if not (SHIPPED / f"{name}.yml").is_file():
-        known = ", ".join(sorted(shipped.stem for shipped in SHIPPED.glob("*.yml")))
-        raise ConfigError(f"{name}: no such scenario; there are: {known}")
+        known = sorted(shipped.stem for shipped in SHIPPED.glob("*.yml"))
+        alike = difflib.get_close_matches(str(name), known, n=3, cutoff=0.4)
+        meant = f"; did you mean {' or '.join(alike)}?" if alike else ""
+        raise ConfigError(f"{name}: no such scenario{meant} (stallwatch replay --list)")
     return SHIPPED / f"{name}.yml"
 
 

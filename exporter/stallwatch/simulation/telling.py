@@ -23,6 +23,7 @@ def say_evidence(bundle: Bundle, directory: Path) -> None:
     for line in lines:
         if line.startswith(("- **Class of cause**", "- **Odd one out**", "By ")):
             write(f"{INDENT}{line.removeprefix('- ').replace('**', '')}")
+    write(f"{INDENT}All of it: stallwatch evidence show {directory / bundle.name}")
 
 
 def write(text: str) -> None:

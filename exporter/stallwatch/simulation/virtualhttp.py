@@ -72,14 +72,14 @@ def _conclude(player: Player, path: str, answer: Any, end: float) -> None:
 
 
 def _asks_scheduler(player: Player, path: str) -> bool:
-    if player.server.engine != "sglang" or player.server.launch.node_rank > 0 or path not in SCHEDULER_ASKED_SINCE:
+    if player.server.engine != "sglang" or player.server.launch.worker or path not in SCHEDULER_ASKED_SINCE:
         return False
     return not player.version or player.version >= SCHEDULER_ASKED_SINCE[path][0]
 
 
 def engine(player: Player, t: float, step: float, now: float) -> Iterator[EngineReading]:
     """Yield what the engine says of its replicas, if it says anything."""
-    if not player.state.has("engine") or player.server.launch.node_rank > 0:
+    if not player.state.has("engine") or player.server.launch.worker:
         return
     replicas = range(player.server.launch.dp_size)
     yield EngineReading(now, player.server.name, tuple(_replica(player, index, t, step, now) for index in replicas))

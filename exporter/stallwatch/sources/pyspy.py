@@ -16,6 +16,7 @@ from stallwatch.node.procfs import Procfs
 from stallwatch.redaction import public
 from stallwatch.snapshot import Process
 
+MISSING = "py-spy is not installed beside this interpreter; the extra `stacks` has it (pip install '.[stacks]')"
 MOST_BYTES = 4 << 20
 MOST_STUCK = 2
 _MOST_SAID = 64 << 10  # what it says on standard error

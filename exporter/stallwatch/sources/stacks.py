@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from stallwatch.node.procfs import Procfs
 from stallwatch.redaction import public
 from stallwatch.snapshot import Failure, Process, Reading, Server
-from stallwatch.sources.pyspy import Deadlines, NoStackError, SpiedThread, Spy, installed
+from stallwatch.sources.pyspy import MISSING, Deadlines, NoStackError, SpiedThread, Spy, installed
 
 NAME = "stacks"
 
@@ -78,8 +78,7 @@ async def read(
     `uninterruptible` holds the pids of those of which a thread is in uninterruptible sleep, as `threads` read it.
     """
     if (path := find()) is None:
-        advice = "py-spy is not installed beside this interpreter; the extra `stacks` has it"
-        return None, (Failure(NAME, "not_installed", advice, server.name),)
+        return None, (Failure(NAME, "not_installed", MISSING, server.name),)
     ranks_first = sorted(server.processes, key=lambda process: not process.rank)
     chosen, begun, failures, found = ranks_first[:MOST_PROCESSES], time.monotonic(), [], []
     spy = Spy(path, deadlines, procfs)
@@ -107,7 +106,9 @@ def _check(process: Process, uninterruptible: Collection[int], procfs: Procfs) -
     if stat.state in ("Z", "X"):
         raise NoStackError("vanished", "it has ended and nobody has waited for it (zombie): it has no stack")
     if process.pid in uninterruptible or stat.state == "D":
-        raise NoStackError("uninterruptible", "a thread of it is in uninterruptible sleep, so it was left alone")
+        raise NoStackError(
+            "uninterruptible", "a thread of it is in uninterruptible sleep, or may be, so it was left alone"
+        )
 
 
 def _shown(threads: Iterable[SpiedThread], pid: int) -> Iterable[ThreadStack]:

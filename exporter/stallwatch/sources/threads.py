@@ -22,8 +22,10 @@ from stallwatch.sources.syscalls import of_a_descriptor, syscall_name
 
 NAME = "threads"
 BETWEEN_SECONDS = 0.7
-FIRST_LOOK_SECONDS = 3.0  # a thread takes a fifth of a millisecond
-MOST_THREADS = 4096
+FIRST_LOOK_SECONDS = 2.0  # a thread takes a fifth of a millisecond
+BOTH_LOOKS_SECONDS = 4.0  # since a worker that takes 5 s is taken to be stuck
+MOST_THREADS = 4096  # beside the main threads, which are always looked at
+MOST_STATES = 16384  # of one process; the state alone takes a fiftieth of a millisecond
 MOST_OF_ONE_PROCESS = 512
 
 _SYSCALL_RIGHT = "system calls and descriptors of another user's processes need root and CAP_SYS_PTRACE"
@@ -38,7 +40,7 @@ class Thread:
 
     `manner` is `spins` (computes and hardly ever waits), `works`, `wakes` (sleeps, and is woken now and then),
     `sleeps` (not once on a CPU), `uninterruptible` (sleeps in the kernel, where no signal reaches), `stopped`, `zombie`
-    or `ended`.
+    or `ended`; nothing where there was no time to look twice.
     """
 
     tid: int
@@ -58,7 +60,10 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class ProcessThreads:
-    """One of the server's processes, or a descendant of the one that `process` names."""
+    """One of the server's processes, or a descendant of the one that `process` names.
+
+    `uninterruptible` says whether any thread of it, one that was left out too, is or may be in such a sleep.
+    """
 
     server: str
     process: str
@@ -67,6 +72,7 @@ class ProcessThreads:
     descendant: bool
     threads: tuple[Thread, ...]
     dropped: int = 0
+    uninterruptible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,7 @@ class ThreadsReading(Reading):
 
 def uninterruptible(reading: ThreadsReading) -> frozenset[int]:
     """Return the pids of the processes of which a thread sleeps in the kernel where no signal reaches it."""
-    return frozenset(
-        process.pid for process in reading.processes if any(thread.state == "D" for thread in process.threads)
-    )
+    return frozenset(process.pid for process in reading.processes if process.uninterruptible)
 
 
 @dataclass(slots=True)
@@ -94,31 +98,41 @@ class _Look:
     missing: set[str] = field(default_factory=set)
     counts: dict[tuple[int, int], Count] = field(default_factory=dict)
 
-    def first(self, server: str, member: Member, until: float) -> ProcessThreads | None:
-        """Read all threads of a process, as many as may be read still."""
+    def first(self, server: str, member: Member, sharers: int, until: float) -> ProcessThreads | None:
+        """Read the threads of a process, of those that may be read still what is left to each of so many processes.
+
+        Its main thread comes first, then those in uninterruptible sleep.
+        """
         tids = self._tids(member.pid)
+        if not tids:
+            return None
+        states = {tid: self._state(member.pid, tid) for tid in tids[:MOST_STATES]}
+        tids.sort(key=lambda tid: (tid != member.pid, states.get(tid) != "D"))
         threads: list[Thread] = []
         tried = 0
-        for tid in tids[: min(self.left, MOST_OF_ONE_PROCESS)]:
+        for tid in tids[: max(1, min(self.left // sharers, MOST_OF_ONE_PROCESS))]:
             if tried and self.clock() > until:
                 break
             tried += 1
             threads += filter(None, [self._thread(member.pid, tid)])
         self.left -= len(threads)
-        if not tids:
-            return None
         who = (server, member.process, member.rank, member.pid, member.descendant)
-        return ProcessThreads(*who, tuple(threads), len(tids) - tried)
+        seen = {*states.values(), *(thread.state for thread in threads)}
+        return ProcessThreads(*who, tuple(threads), len(tids) - tried, "D" in seen or len(tids) > MOST_STATES)
 
-    def second(self, process: ProcessThreads) -> ProcessThreads:
-        """Say what each thread did since."""
-        return replace(process, threads=tuple(self._since(process.pid, thread) for thread in process.threads))
+    def second(self, process: ProcessThreads, until: float) -> ProcessThreads:
+        """Say what each thread did since, as far as there is time."""
+        return replace(process, threads=tuple(self._since(process.pid, thread, until) for thread in process.threads))
 
     def _tids(self, pid: int) -> list[int]:
         try:
             return sorted(int(name) for name in os.listdir(self.procfs.path(pid, "task")))  # noqa: PTH208  (as in procfs)
         except OSError:
             return []
+
+    def _state(self, pid: int, tid: int) -> str:
+        stat = self._read(pid, f"task/{tid}/stat") or b""
+        return stat.rpartition(b") ")[2][:1].decode(errors="replace")
 
     def _thread(self, pid: int, tid: int) -> Thread | None:
         here = f"task/{tid}"
@@ -147,7 +161,9 @@ class _Look:
         at, stat = self.clock(), self._read(pid, f"task/{tid}/stat")
         return count_of(at, stat, self._read(pid, f"task/{tid}/status") or b"") if stat else None
 
-    def _since(self, pid: int, thread: Thread) -> Thread:
+    def _since(self, pid: int, thread: Thread, until: float) -> Thread:
+        if self.clock() > until:
+            return thread
         before, now = self.counts[pid, thread.tid], self._count(pid, thread.tid)
         if now is None:
             return replace(thread, manner="ended")
@@ -207,9 +223,10 @@ def reader(
             look.missing = set()
             members, left_out = members_of(asking, procfs, one, descendants=True)
             dropped += left_out
-            for member in members:
+            own = sum(not member.descendant for member in members)
+            for number, member in enumerate(members):  # its own ones first
                 note(asking.noted(member))
-                if found := look.first(one["server"], member, began + FIRST_LOOK_SECONDS):
+                if found := look.first(one["server"], member, max(1, own - number), began + FIRST_LOOK_SECONDS):
                     processes.append(found)
                     dropped += found.dropped
             if look.missing:
@@ -217,7 +234,7 @@ def reader(
                 asking.failures.append(Failure(NAME, "permission_denied", detail, one["server"]))
         half = clock()
         pause(BETWEEN_SECONDS)
-        processes = [look.second(process) for process in processes]
+        processes = [look.second(process, began + BOTH_LOOKS_SECONDS) for process in processes]
         return ThreadsReading(clock(), round(clock() - half, 3), tuple(processes), dropped=dropped), tuple(
             asking.failures
         )

@@ -39,18 +39,21 @@ class Readiness:
         serves: bool,
         loaded: bool | None,
         probed: bool = True,
+        headless: bool = False,
         gone: bool = False,
     ) -> None:
         """Take in what the log, the probes and the token counters say.
 
-        `probed` is whether it can be probed at all, `gone` whether its processes have gone, after which it has no phase
-        that nothing tells of.
+        `probed` is whether it can be probed at all, `headless` whether another node answers for it and it has no port
+        of its own: it is ready when its log is as far as it ever gets. `gone` is whether its processes have gone, after
+        which it has no phase that nothing tells of.
         """
         if log:  # what it said last still holds while it cannot be read
             self.said, self.said_since = log.phase, log.phase_since
         said = self.said
         if not self.ready:
-            if said in {"ready", "stopping"} or serves or any(_alive(probe, said) for probe in probes):
+            done = headless and _may_be_ready(log)
+            if said in {"ready", "stopping"} or serves or done or any(_alive(probe, said) for probe in probes):
                 self.ready = True
             elif not probed and _may_be_ready(log):
                 self.ready = None

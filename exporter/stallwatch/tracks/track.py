@@ -122,7 +122,10 @@ class Track:
         probed = server.address is not None and server.launch.port is not None
         gone = ending.gone_since is not None
         loaded = gpus.holding.loaded
-        self.readiness.look(now, log, sight.probes, serves=serves, loaded=loaded, probed=probed, gone=gone)
+        headless = server.launch.worker and server.launch.port is None
+        self.readiness.look(
+            now, log, sight.probes, serves=serves, loaded=loaded, probed=probed, headless=headless, gone=gone
+        )
         failing = {} if self.readiness.ready is False else self.demand.failing(sight.probes)
         self._demands(sight, replicas, failing)
         self._clear(sight.probes, server.launch.dp_size)
