@@ -1,6 +1,6 @@
 """What stands in a bundle? One file per source, the verdict, the snapshot, the last half hour, and a summary of it all.
 
-Nothing is written as it was read: each text goes through `redact` once more.
+Each text goes through `redact` once more; the recording does not, which holds what is also published.
 """
 
 import socket
