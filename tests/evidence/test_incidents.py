@@ -75,8 +75,8 @@ def test_a_restarted_exporter_knows_the_incident_by_its_bundle():
 def test_what_could_not_be_kept_is_tried_again_after_a_while():
     """A full disk is not asked at each look."""
     incidents = Incidents()
-    assert due(incidents, a_view(hung(STALLED)))
-    incidents.failed(NAME, at(0))
+    (incident,) = incidents.due(a_view(hung(STALLED)), {})
+    incidents.failed(incident, at(0))
     assert due(incidents, a_view(hung(STALLED), later=1.0)) == []
     assert due(incidents, a_view(hung(STALLED), later=APART + 1))
 
@@ -94,3 +94,14 @@ def test_a_bundle_of_before_the_clock_was_set_back_is_of_another_incident():
     """It seems to be of a time that is yet to come; that is no reason to keep nothing of this one."""
     late = bundle(at(0).unix + 3600.0)
     assert due(Incidents(), a_view(hung(EVIDENCE)), kept=late) == [(NAME, "nothing has moved for 3 min")]
+
+
+def test_a_server_that_is_started_anew_and_hangs_again_is_due_again():
+    """Also where nothing saw it well in between; of one life it is due once, however long that hangs."""
+    incidents = Incidents()
+    lives = [hung(EVIDENCE), hung(EVIDENCE)]
+    second = replace(lives[1], server=replace(lives[1].server, incarnation="another"))
+    before = bundle(at(0).unix - APART - 1)
+    assert due(incidents, a_view(lives[0]))
+    assert due(incidents, a_view(second), kept=before)
+    assert due(incidents, a_view(second), kept=before) == []

@@ -3,21 +3,17 @@
 import json
 
 import msgspec
-import pytest
 
 from incidents import WHOLE, a_view, hung
 from pasts import gpus, ranks
 from readings import NAME
-from stallwatch.evidence import passages as all_passages
-from stallwatch.evidence.causes import CAUSES, NO_CAUSE, cause_of
-from stallwatch.evidence.passages import passages
+from stallwatch.evidence.causes import CAUSES
 from stallwatch.evidence.store import SourceEntry
 from stallwatch.evidence.summary import summary
 from stallwatch.report import server_report
 from stallwatch.sources.gpus import GpuState, GpuStateReading
 from stallwatch.sources.stacks import Frame, ProcessStacks, StacksReading, ThreadStack
 from stallwatch.sources.threads import ProcessThreads, Thread, ThreadsReading
-from stallwatch.verdict import SIGNATURES
 
 HOSTILE = "x```\n# forged\n<script>alert(1)</script> [link](http://evil) \x1b[31m | `"
 
@@ -140,17 +136,3 @@ def test_nothing_a_server_names_is_markup():
     outside = "".join(text.split("```")[::2])
     assert "[link]" not in outside.replace("\\[", "")
     assert "<script" not in outside.replace("\\<", "")
-
-
-@pytest.mark.parametrize("signature", SIGNATURES)
-def test_every_hang_has_a_class_of_cause(signature):
-    """Those that are no hang have none."""
-    assert (cause_of(signature) == NO_CAUSE) == (signature in {"slow_load", "compiling"})
-
-
-def test_sources_of_another_version_are_refused_whole():
-    """So that whoever shows the bundle falls back to what its writer said."""
-    with pytest.raises(msgspec.ValidationError):
-        list(passages({"threads": {"at": 1.0, "processes": "none"}}))
-    assert list(passages({"unknown": {}})) == []
-    assert set(all_passages.TELLERS) >= {"threads", "stacks", "ras", "gpu_state", "lines", "kernel_lines"}

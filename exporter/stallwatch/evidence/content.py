@@ -1,6 +1,6 @@
 """What stands in a bundle? One file per source, the verdict, the snapshot, the last half hour, and a summary of it all.
 
-Nothing is written as it was read: each text goes through `redact` once more.
+Each text goes through `redact` once more; the recording does not, which holds what is also published.
 """
 
 import socket
@@ -15,9 +15,10 @@ from stallwatch.evidence import store
 from stallwatch.evidence.gathering import Found
 from stallwatch.evidence.incidents import Incident
 from stallwatch.evidence.store import Manifest, SourceEntry
-from stallwatch.evidence.summary import summary
+from stallwatch.evidence.summary import summary, text
 from stallwatch.recording import line_of
 from stallwatch.redaction import redact, redacted
+from stallwatch.redaction import told as named
 from stallwatch.report import server_report
 from stallwatch.verdict import foreseen
 from stallwatch.view import View
@@ -52,7 +53,7 @@ class Content:
         told = redacted(server_report(self.incident.past, self.view))
         manifest = self._manifest(kept)
         return {
-            store.SUMMARY: summary(manifest, told, sources).encode(errors="replace"),
+            store.SUMMARY: _summary(manifest, told, sources).encode(errors="replace"),
             "verdict.json": _json(told),
             "snapshot.json": _json(redacted(msgspec.json.decode(line_of(self.view.snapshot)))),
             **kept,
@@ -77,6 +78,14 @@ class Content:
         )
 
 
+def _summary(manifest: Manifest, told: dict[str, Any], sources: dict[str, Any]) -> str:
+    """Return the summary; a fault of ours in it must not cost what was gathered."""
+    try:
+        return summary(manifest, told, sources)
+    except Exception as error:  # noqa: BLE001 what is wrong is said in its place
+        return f"# {text(manifest.server)}: {manifest.verdict}\n\nNo summary could be made: {named(error)}.\n"
+
+
 def _entry(found: Found, kept: dict[str, bytes]) -> SourceEntry:
     file = f"{found.source}.json"
     missing = [f"{one.reason}: {one.detail}" if one.detail else one.reason for one in found.failures]
@@ -87,7 +96,7 @@ def _entry(found: Found, kept: dict[str, bytes]) -> SourceEntry:
         file=file if file in kept else None,
         seconds=found.seconds,
         dropped=found.reading.dropped if found.reading else 0,
-        missing=tuple(redact(text) for text in missing),
+        missing=tuple(redact(why) for why in missing),
     )
 
 

@@ -6,7 +6,8 @@ from stallwatch.sources.gpus import GpuState, GpuStateReading
 from stallwatch.wording import joined
 
 GIB = 1024**3
-HARMLESS_REASONS = frozenset({"idle", "applications_clocks"})
+HARMLESS_REASONS = frozenset({"idle", "applications_clocks", "sw_power_cap", "sync_boost", "display_clocks"})
+"""Those that say nothing of a fault: a GPU that works at its power limit is slowed by it all the time."""
 
 
 def lines(reading: GpuStateReading) -> Iterator[str]:

@@ -129,7 +129,7 @@ class EvidenceKeeper:
                     return
                 bundle = await self._write(Content(incident, view, tuple(found), self._recording()))
             except Exception as error:  # noqa: BLE001 what cannot be kept must not end the watch
-                self._incidents.failed(name, view.snapshot.moment)
+                self._incidents.failed(incident, view.snapshot.moment)
                 self._failures["write"] += 1
                 why = str(error) if isinstance(error, OSError) else told(error)
                 extra = {"server": name, "directory": str(self.directory), "error": why}

@@ -56,6 +56,7 @@ class ProcessStacks:
     rank: str
     pid: int
     threads: tuple[ThreadStack, ...]
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +89,19 @@ async def read(
             dropped += 1
             continue
         try:
-            _check(process, uninterruptible, procfs)
-            threads = await spy.ask(process)
+            found.append(await _stacks(spy, process, uninterruptible))
         except NoStackError as error:
             failures.append(Failure(NAME, error.reason, f"{process.name} (pid {process.pid}): {error}", server.name))
-            continue
-        dropped += max(0, len(threads) - MOST_THREADS)
-        found.append(ProcessStacks(process.name, process.rank, process.pid, tuple(_shown(threads, process.pid))))
+    dropped += sum(one.dropped for one in found)
     reading = StacksReading(time.monotonic(), server.name, tuple(found), dropped=dropped) if found else None
     return reading, tuple(failures)
+
+
+async def _stacks(spy: Spy, process: Process, uninterruptible: Collection[int]) -> ProcessStacks:
+    _check(process, uninterruptible, spy.procfs)
+    threads = await spy.ask(process)
+    shown = tuple(_shown(threads, process.pid))
+    return ProcessStacks(process.name, process.rank, process.pid, shown, len(threads) - len(shown))
 
 
 def _check(process: Process, uninterruptible: Collection[int], procfs: Procfs) -> None:

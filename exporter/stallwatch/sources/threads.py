@@ -214,29 +214,35 @@ def reader(
     """Return the function that looks at the threads of servers."""
 
     def read(targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[ThreadsReading, tuple[Failure, ...]]:
-        procfs = Procfs(options.get("procfs", "/proc"), note, skip, read_file)
-        look, began = _Look(procfs, clock), clock()
-        asking = Asking(NAME, "threads of pid ")
+        procfs, began = Procfs(options.get("procfs", "/proc"), note, skip, read_file), clock()
+        look, asking = _Look(procfs, clock), Asking(NAME, "threads of pid ")
         processes: list[ProcessThreads] = []
         dropped = 0
         for one in targets:
-            look.missing = set()
-            members, left_out = members_of(asking, procfs, one, descendants=True)
+            found, left_out = _first_look(look, asking, one, began + FIRST_LOOK_SECONDS)
+            processes += found
             dropped += left_out
-            own = sum(not member.descendant for member in members)
-            for number, member in enumerate(members):  # its own ones first
-                note(asking.noted(member))
-                if found := look.first(one["server"], member, max(1, own - number), began + FIRST_LOOK_SECONDS):
-                    processes.append(found)
-                    dropped += found.dropped
-            if look.missing:
-                detail = "; ".join(sorted(look.missing))
-                asking.failures.append(Failure(NAME, "permission_denied", detail, one["server"]))
         half = clock()
         pause(BETWEEN_SECONDS)
         processes = [look.second(process, began + BOTH_LOOKS_SECONDS) for process in processes]
-        return ThreadsReading(clock(), round(clock() - half, 3), tuple(processes), dropped=dropped), tuple(
-            asking.failures
-        )
+        seconds = round(clock() - half, 3)
+        return ThreadsReading(clock(), seconds, tuple(processes), dropped=dropped), tuple(asking.failures)
 
     return read
+
+
+def _first_look(look: _Look, asking: Asking, target: dict[str, Any], until: float) -> tuple[list[ProcessThreads], int]:
+    """Return what is seen of the processes of one server, its own ones first, and how much is left out."""
+    look.missing = set()
+    members, dropped = members_of(asking, look.procfs, target, descendants=True)
+    own = sum(not member.descendant for member in members)
+    processes: list[ProcessThreads] = []
+    for number, member in enumerate(members):
+        look.procfs.note(asking.noted(member))
+        if found := look.first(target["server"], member, max(1, own - number), until):
+            processes.append(found)
+            dropped += found.dropped
+    if look.missing:
+        detail = "; ".join(sorted(look.missing))
+        asking.failures.append(Failure(NAME, "permission_denied", detail, target["server"]))
+    return processes, dropped
