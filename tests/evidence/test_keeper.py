@@ -184,7 +184,7 @@ async def test_a_directory_that_cannot_be_listed_is_said(tmp_path, caplog):
     (tmp_path / "evidence").write_text("no directory")
     one = keeper(tmp_path / "evidence", Gathering())
     await one.load()
-    assert "cannot be listed" in caplog.text
+    assert "cannot be kept or listed" in caplog.text
     assert one.kept().bundles == 0
 
 
