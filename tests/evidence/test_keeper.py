@@ -223,7 +223,7 @@ async def test_a_disk_that_does_not_answer_keeps_no_start_waiting(tmp_path, capl
         one = keeper(mount.path.parent, Gathering())
         await asyncio.wait_for(one.load(within=0.1), 2.0)
         (record,) = caplog.records
-        assert (record.getMessage(), record.error) == ("evidence of before cannot be listed", "no answer in 0.1 s")
+        assert (record.getMessage(), record.error) == ("evidence cannot be kept or listed", "no answer in 0.1 s")
     assert one.kept().bundles == 0
 
 

@@ -49,11 +49,12 @@ async def test_a_stopped_rank_is_found_by_the_real_exporter(tmp_path):
     assert not _left(port)
 
 
-async def test_an_unknown_scenario_lists_those_there_are():
-    """A name that is none is answered with the names."""
-    code, output = await demo("no_such_scenario")
+async def test_an_unknown_scenario_is_answered_with_those_that_are_like_it():
+    """And with how to list them all."""
+    code, output = await demo("cold_deadlock_after_weight")
     assert code == 2
-    assert "cold_deadlock_after_weights" in output
+    assert "did you mean cold_deadlock_after_weights" in output
+    assert "replay --list" in output
 
 
 def test_limits_are_shortened_as_much_as_time():

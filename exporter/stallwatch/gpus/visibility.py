@@ -23,6 +23,7 @@ class Visibility:
     """Looks for processes again and again; one that only ends in that moment is not told of."""
 
     procfs: Procfs = field(default_factory=Procfs)
+    namespace_of_node: int = FIRST_NAMESPACE
     _before: frozenset[int] = frozenset()
 
     def hidden(self, pids: Collection[int]) -> frozenset[int]:
@@ -46,4 +47,8 @@ class Visibility:
             namespace = os.stat(self.procfs.path("self", "ns/pid")).st_ino
         except OSError:
             return ""
-        return "" if namespace == FIRST_NAMESPACE else "give the exporter the node's processes (hostPID, or pid: host)"
+        return (
+            ""
+            if namespace == self.namespace_of_node
+            else "give the exporter the node's processes (hostPID, or pid: host)"
+        )
