@@ -141,7 +141,7 @@ VLLM = (
     Marker("stopping", ("Waiting up to * seconds for processes to exit",), "other", "stopping"),
     Marker("stopping", ("Received signal *, forwarding graceful termination",), "other", "stopping"),
     _error("process_died", "Worker proc * died unexpectedly", "RayWorkerProc * died unexpectedly"),
-    _error("process_died", "Engine core proc * died unexpectedly"),
+    _error("process_died", "Engine core proc * died unexpectedly", "[shutdown] MPClient: engine core exited unexpect"),
     _error("scheduler_exception", "EngineCore encountered a fatal error", "EngineCore hit an exception"),
     _error("scheduler_exception", "WorkerProc hit an exception", "WorkerProc failed."),
     _error("init_failed", "EngineCore failed to start", "WorkerProc failed to start"),
