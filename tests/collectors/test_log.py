@@ -119,6 +119,8 @@ def as_nobody():
         ("sglang_0.5.9_watchdog", "ready", 25, "decode", {"watchdog_timeout": 1, "process_died": 1}),
         ("sglang_0.5.9_stop_tp1", "ready", 62, "decode", {"health_check_failed": 8, "http_exception": 4}),
         ("vllm_0.32.0_steady", "stopping", 15, "throughput", {"process_died": 1}),
+        ("vllm_0.32.0_dp2_tp2", "stopping", 28, "ready", {}),
+        ("vllm_0.32.0_stop_tp1", "ready", 15, "ready", {"process_died": 2}),
     ],
 )
 def test_whole_logs(name, phase, progress, marker, errors):
@@ -160,6 +162,14 @@ def test_a_long_log_that_grows_bit_by_bit_tells_the_same(path, name):
         append(path, data[at : at + 997])
         log = watch.look()
     assert told(log) == told(Watch(LOGS / name, name.split("_")[0]).look())
+
+
+def test_a_step_that_does_not_end_is_seen():
+    """A worker was stopped before the first request, and a minute later the engine core says that it waits for it."""
+    log = Watch(LOGS / "vllm_0.32.0_stop_tp1.log", "vllm").look()
+    assert log.step_wait is not None
+    assert log.step_wait == log.last_heartbeat > log.last_progress
+    assert Watch(LOGS / "vllm_0.32.0_dp2_tp2.log", "vllm").look().step_wait is None
 
 
 def test_the_rank_that_lags_is_seen():

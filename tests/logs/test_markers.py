@@ -217,6 +217,23 @@ def test_errors(line, error):
 
 
 @pytest.mark.parametrize(
+    ("before", "word"),
+    [
+        (b"(EngineCore_DP0 pid=1) INFO", "step_wait"),
+        (b"(EngineCore pid=1) INFO", "step_wait"),
+        (b"(Worker_TP0 pid=7) INFO", "shm_wait"),
+        (b"INFO", "shm_wait"),
+    ],
+)
+def test_an_engine_core_that_waits_waits_for_a_step(before, word):
+    """Workers also wait while they have nothing to do."""
+    line = before + b" 11-30 03:42:14 [shm_broadcast.py:871] No available shared memory broadcast block found in 60 s"
+    assert step(line, "vllm")[1] == word
+    after = b"(EngineCore pid=1) INFO 11-30 03:42:14 [core.py:1] x\n(Worker_TP0 pid=7) INFO 11-30 03:42:14 [x.py:1] "
+    assert step(after + b"No available shared memory broadcast block found in 60 s", "vllm")[1] == "shm_wait"
+
+
+@pytest.mark.parametrize(
     ("text", "error"),
     [
         (b"[core.py:720] EngineCore encountered a fatal error.", "scheduler_exception"),

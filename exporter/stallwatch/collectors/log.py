@@ -45,6 +45,7 @@ class Log:
     errors: dict[str, int]
     rotations: int
     skipped_bytes: int
+    step_wait: float | None = None  # when an engine core last said that it still waits for a step of its workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ def told_by(life: Life, server: str, path: str, last_write: float, version: str)
         errors={},
         rotations=0,
         skipped_bytes=0,
+        step_wait=life.step_wait,
     )
 
 

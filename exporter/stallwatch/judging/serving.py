@@ -21,6 +21,7 @@ CARRIERS = frozenset({"tokens", "log"})
 OWED = {
     "running": "Requests run",
     "queued": "Requests wait",
+    "step": "Its engine core waits for its workers",
     "probe_failing": "Health probes fail",
     "socket": "Clients wait on its port",
     "not_ready": "It is not ready",

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from stallwatch.logs.markers import ERROR_KINDS, KINDS, SERVING
+from stallwatch.logs.markers import ERROR_KINDS, KINDS, SERVING, STEP_WAIT
 from stallwatch.logs.scan import Mark, Scanner
 from stallwatch.logs.tail import Tail
 from stallwatch.snapshot import PHASES, Moment
@@ -39,6 +39,7 @@ class Life:
     progress: float | None = None
     last_progress: float | None = None
     last_heartbeat: float | None = None
+    step_wait: float | None = None  # when an engine core last said that it still waits for a step of its workers
     last_marker: str = ""
     last_marker_rank: str = ""
     waiting: str = ""
@@ -53,6 +54,7 @@ class Life:
             self.last_marker, self.last_marker_rank = marker.word, mark.rank
         elif marker.kind == "heartbeat":
             self.last_heartbeat = at
+            self.step_wait = at if marker.word == STEP_WAIT else self.step_wait
         self.waiting = marker.waiting or self.waiting
         phase = marker.phase or ("ready" if marker.word in SERVING and self.phase != "stopping" else "")
         if phase:
@@ -82,6 +84,7 @@ class Life:
             phase_since=None if self.phase_since is None else moment(self.phase_since),
             last_progress=None if self.last_progress is None else moment(self.last_progress),
             last_heartbeat=None if self.last_heartbeat is None else moment(self.last_heartbeat),
+            step_wait=None if self.step_wait is None else moment(self.step_wait),
             ranks={name: replace(rank, since=moment(rank.since)) for name, rank in self.ranks.items()},
         )
 

@@ -41,7 +41,7 @@ class Marker:
     A text stands at the beginning of the message, behind the time and the ranks, unless its table says otherwise.
 
     `of_each_rank` is true where every rank writes the line, so that a rank which lacks it lags behind its peers.
-    `waiting` is what the server waits for from now on.
+    `waiting` is what the server waits for from now on. `writer` is whose line it has to be, as its prefix names it.
     """
 
     word: str
@@ -52,6 +52,7 @@ class Marker:
     of_each_rank: bool = False
     begins_life: bool = False
     waiting: str = ""
+    writer: str = ""
 
 
 def _step(phase: str, word: str, *texts: str, of_each_rank: bool = False, begins_life: bool = False) -> Marker:
@@ -104,6 +105,8 @@ SGLANG = (
     _error("out_of_memory", "Prefill out of memory"),
     _error("memory_leak", *(f"{pool} memory leak detected" for pool in POOLS)),
 )
+STEP_WAIT = "step_wait"
+_SHM_WAITS = ("No available shared memory broadcast block", "No available block found in")
 VLLM = (
     _step("launch", "launch", "non-default args: ", "vLLM API server version ", begins_life=True),
     _step("launch", "launch", "Launching * data parallel engine(s) in headless", begins_life=True),
@@ -127,8 +130,10 @@ VLLM = (
     _step("capturing_graphs", "graph_end", "Graph capturing finished in", of_each_rank=True),
     _step("warming_up", "engine_ready", "init engine (profile"),
     _step("warming_up", "http_up", "Starting vLLM server on", "Starting vLLM API server"),
-    # It names who waits, which is rarely who is to blame, and comes in slow starts as in hangs.
-    Marker("shm_wait", ("No available shared memory broadcast block", "No available block found in"), "heartbeat"),
+    # It names who waits, which is rarely who is to blame, and comes in slow starts as in hangs. An engine core waits so
+    # only while its workers are at a step.
+    Marker(STEP_WAIT, _SHM_WAITS, "heartbeat", writer="(EngineCore"),
+    Marker("shm_wait", _SHM_WAITS, "heartbeat"),
     Marker("engine_wait", ("Waiting for * local, * remote core engine proc",), "heartbeat"),
     Marker("sleeping", ("It took * seconds to fall asleep",), kind="other", waiting="sleeping"),
     _step("", "awake", "It took * seconds to wake up"),
@@ -136,7 +141,7 @@ VLLM = (
     Marker("stopping", ("Waiting up to * seconds for processes to exit",), "other", "stopping"),
     Marker("stopping", ("Received signal *, forwarding graceful termination",), "other", "stopping"),
     _error("process_died", "Worker proc * died unexpectedly", "RayWorkerProc * died unexpectedly"),
-    _error("process_died", "Engine core proc * died unexpectedly"),
+    _error("process_died", "Engine core proc * died unexpectedly", "[shutdown] MPClient: engine core exited unexpect"),
     _error("scheduler_exception", "EngineCore encountered a fatal error", "EngineCore hit an exception"),
     _error("scheduler_exception", "WorkerProc hit an exception", "WorkerProc failed."),
     _error("init_failed", "EngineCore failed to start", "WorkerProc failed to start"),

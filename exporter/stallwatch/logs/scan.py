@@ -131,7 +131,14 @@ class _Table:
 
     def find(self, data: bytes) -> Iterator[tuple[int, Marker]]:
         for match in self._any.finditer(data):
-            yield match.start(), next(marker for text, marker in self._each if text.match(data, match.end()))
+            at, end = match.span()
+            matching = (marker for text, marker in self._each if text.match(data, end))
+            yield at, next(marker for marker in matching if not marker.writer or _wrote(marker.writer, data, at))
+
+
+def _wrote(writer: str, data: bytes, at: int) -> bool:
+    start = max(data.rfind(b"\n", 0, at) + 1, at - PREFIX)
+    return data.find(writer.encode(), start, at) >= 0
 
 
 def _pattern(text: str) -> bytes:

@@ -26,6 +26,8 @@ COMPILER_CORES = 0.2
 PASSING_SECONDS = 8.0
 """A client that has just come waits for a moment on every server: it owes something when the next reading, five seconds
 later, finds one waiting again."""
+STEP_WAIT_SECONDS = 100.0
+"""What an engine core of vLLM says once a minute holds for so long."""
 
 
 @dataclass
@@ -222,17 +224,20 @@ class Track:
         return began_anew or (rate is not None and rate >= floor)
 
     def _demands(self, sight: Sight, replicas: tuple[ReplicaPast, ...], failing: Mapping[str, float]) -> None:
-        """Note what is owed: a start, answers to probes, requests that run or wait, bytes that nobody reads."""
+        """Note what is owed: a start, answers to probes, requests that run or wait, a step, bytes that nobody reads."""
         now, ready, sockets = sight.moment.monotonic, self.readiness.ready, sight.sockets
         owed: dict[str, float] = {}
         if ready is False:
             owed["not_ready"] = started(sight.server, sight.moment, self.first_seen)
         if failing:
             owed["probe_failing"] = min(failing.values())
+        log = sight.log
+        steps = log is not None and log.step_wait is not None and now - log.step_wait < STEP_WAIT_SECONDS
         unread = sockets is not None and (sockets.unread_bytes > 0 or sockets.accept_queue > 0)
         seen = {
             "running": any(replica.running for replica in replicas),
             "queued": any(replica.queued for replica in replicas),
+            "step": steps and ready is not False,
             "socket": unread and ready is not False,
         }
         owed |= {
@@ -244,6 +249,7 @@ class Track:
             "probe_failing": not sight.probes,
             "running": sight.engine is None,
             "queued": sight.engine is None,
+            "step": log is None,
             "socket": sockets is None,
         }
         self.demand.look(now, owed, frozenset(reason for reason, is_absent in absent.items() if is_absent))
