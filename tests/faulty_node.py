@@ -60,7 +60,7 @@ class Node:
 
     def kill(self):
         """Kill all processes of the server at once."""
-        for pid in (self.server.pid, *self.pids.values()):
+        for pid in (*self.pids.values(), self.server.pid):  # the others end with it, so it comes last
             os.kill(pid, signal.SIGKILL)
 
     def sees(self, scrape, *signals):
