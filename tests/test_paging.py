@@ -27,7 +27,7 @@ class Service(ThreadingHTTPServer):
         self.calls = queue.Queue()  # path, Authorization header, decoded body
 
     def told(self, path, of=""):
-        """Return header and body of the next call at this path whose title begins so; others are passed over.
+        """Return header and body of the next call here whose title begins so; others are passed over.
 
         Alertmanager may tell the first of several alerts at once, alone, and all of them a moment later.
         """

@@ -118,7 +118,10 @@ def test_pods_are_found_by_what_the_daemonset_calls_them(folder):
     """Of what Kubernetes tells of, the pods of deploy/kubernetes and their port are kept, and called by their node."""
     in_file(folder)
     targets = [one for one in found(folder, "kubernetes_sd") if one]
-    assert sorted((one["instance"], one["job"]) for one in targets) == [("gpu-7", "stallwatch"), ("gpu-8", "stallwatch")]
+    assert sorted((one["instance"], one["job"]) for one in targets) == [
+        ("gpu-7", "stallwatch"),
+        ("gpu-8", "stallwatch"),
+    ]
     assert not any({"pod", "namespace"} & one.keys() for one in targets)
 
 
