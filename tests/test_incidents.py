@@ -17,6 +17,7 @@ from stallwatch.simulation.played import PlayedGpus, PlayedServer
 
 RANKS = tuple(f"sglang::scheduler_TP{rank}" for rank in range(8))
 GIB = 1024**3
+STALLED = "InferenceServerStalled"
 FAST = {
     "GPU__INTERVAL": "1s",
     "DISCOVERY__INTERVAL": "1s",
@@ -127,13 +128,17 @@ async def pager(tmp_path, node):
 
 
 async def page_of(pager, server, status="firing", within=40.0):
-    """Return the first alert about this server that Alertmanager sends with this status."""
+    """Return the first alert that says this server has stalled which Alertmanager sends with this status.
+
+    The raw rule for starts has the same limit, and may be evaluated a moment before: its page is passed over.
+    """
 
     async def found():
         while True:
             page = await pager.pages.get()
             for told in page["alerts"]:
-                if (told["labels"].get("server"), told["status"]) == (server, status):
+                labels = told["labels"]
+                if (labels.get("server"), labels["alertname"], told["status"]) == (server, STALLED, status):
                     return told
 
     return await asyncio.wait_for(found(), within)
