@@ -17,7 +17,7 @@ from stallwatch.simulation.scenario import SHIPPED, load_scenario
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "alerts" / "rules"
 SCENARIOS = sorted(SHIPPED.glob("*.yml"))
-SHORT_SECONDS = 20 * 60
+SHORT_SECONDS = 15 * 60
 RAW = frozenset({"InferenceServerSilent", "InferenceServerStartupStuck"})
 MAY_DIFFER = {
     "high_power": "the raw rules do not know power, so they may page before a verdict that waits for it",

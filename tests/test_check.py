@@ -140,9 +140,9 @@ async def test_a_running_exporter_is_asked(played):
 
 async def test_without_an_exporter_it_looks_itself(played):
     """A look of seconds finds the server and its ranks, says that it was one, and leaves nothing on standard error."""
-    code, out, err = await run("--for", "3s", "--server", played.name, "--look")
+    code, out, err = await run("--for", "8s", "--server", played.name, "--look")
     assert out.startswith(f"{played.name}: ")
-    assert out.splitlines()[1].startswith("  No exporter was asked; this is a look of 3 s")
+    assert out.splitlines()[1].startswith("  No exporter was asked; this is a look of 8 s")
     assert re.search(r"^. TP1 +\d+ +", out, re.MULTILINE)
     assert "scheduler 2 of 2" in out
     assert "\x1b" not in out

@@ -138,8 +138,8 @@ async def reloads_without(folder, limit):
 
 
 async def looked(*prefix, flags=()):
-    """Return what a look of a second says, behind other commands."""
-    command = [*prefix, sys.executable, "-m", "stallwatch", "check", "--json", "--for=1s", *flags]
+    """Return what a look of some seconds says, behind other commands."""
+    command = [*prefix, sys.executable, "-m", "stallwatch", "check", "--json", "--for=4s", *flags]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)} | {
         f"STALLWATCH_{key}": value for key, value in QUICK.items()
     }
