@@ -111,8 +111,8 @@ async def _stacks(server: Server, found: Iterable[Found]) -> Outcome:
 
 async def _ras(server: Server, found: Iterable[Found]) -> Outcome:
     """Return what NCCL says, where one of these processes listens for such questions."""
-    if server.address_absence.startswith("other_network_namespace"):
-        why = "its processes are in another network namespace, in which nothing can be asked"
+    if server.network or server.address_absence.startswith("other_network_namespace"):
+        why = "its processes are in another network namespace; what answers in ours is another's"
         return None, (Failure(ras.NAME, "other_network_namespace", why, server.name),)
     readings = [one.reading for one in found]
     held = next((one for one in readings if isinstance(one, descriptors.DescriptorsReading)), None)
