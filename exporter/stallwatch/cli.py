@@ -29,11 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _evidence(arguments: dict[str, Any]) -> int:
-    from stallwatch.evidence import commands  # noqa: PLC0415 each command loads what it needs
+    from stallwatch.evidence import commands, store  # noqa: PLC0415 each command loads what it needs
 
     order, as_json, bundle, output = (arguments.pop(key, None) for key in ("order", "as_json", "bundle", "output"))
     try:
-        directory = commands.directory_of(load(arguments, os.environ))
+        directory = store.directory_of(load(arguments, os.environ).evidence, os.environ)
         if order == "list":
             return commands.list_bundles(directory, as_json=bool(as_json))
         if order == "show":

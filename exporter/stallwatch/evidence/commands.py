@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.config import Config, ConfigError
+from stallwatch.config import ConfigError
 from stallwatch.evidence import store
 from stallwatch.evidence.packing import pack
 from stallwatch.evidence.summary import summary
@@ -27,15 +27,9 @@ UNREADABLE = (
 """What can be wrong with the files of a bundle that another version wrote."""
 
 
-def directory_of(config: Config) -> Path:
-    """Return where the exporter of this configuration keeps its bundles."""
-    configured = config.evidence.directory
-    return Path(configured) if configured else store.usual_directory(os.environ)
-
-
 def list_bundles(directory: Path, *, as_json: bool = False) -> int:
     """Print the bundles, oldest first."""
-    found = sorted(_readable(directory), key=lambda one: (one[1].at, one[0].name))
+    found = _readable(directory)
     if as_json:
         told = [{"bundle": path.name, "path": str(path), **_facts(manifest)} for path, manifest in found]
         sys.stdout.write(f"{json.dumps({'directory': str(directory), 'bundles': told})}\n")
@@ -72,12 +66,11 @@ def found_bundle(directory: Path, wanted: str) -> Path:
         if store.read_manifest(path) is None:
             raise ConfigError(f"{wanted}: {_why_unread(path)}")
         return path.resolve()
-    known = _readable(directory)
-    meant = [one for one in known if wanted in {"", one[0].name, one[1].server}]
+    meant = [path for path, manifest in _readable(directory) if wanted in {"", path.name, manifest.server}]
     if not meant:
         what = f"no bundle, nor a server of one, is called {wanted}" if wanted else "no evidence is kept"
         raise ConfigError(f"{directory}: {what} (stallwatch evidence list)")
-    return max(meant, key=lambda one: (one[1].at, one[0].name))[0]
+    return meant[-1]
 
 
 def _why_unread(path: Path) -> str:
@@ -118,10 +111,9 @@ def _text(path: Path) -> str:
 
 def _readable(directory: Path) -> list[tuple[Path, store.Manifest]]:
     try:
-        found = [(path, store.read_manifest(path)) for path in store.paths(directory)]
+        return store.manifests(directory)
     except OSError as error:
         raise ConfigError(f"{directory}: cannot be read: {error.strerror}") from None
-    return [(path, manifest) for path, manifest in found if manifest]
 
 
 def _facts(manifest: store.Manifest) -> dict[str, Any]:

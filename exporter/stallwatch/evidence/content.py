@@ -5,7 +5,6 @@ Each text goes through `redact` once more; the recording does not, which holds w
 
 import socket
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from stallwatch.evidence.incidents import Incident
 from stallwatch.evidence.store import Manifest, SourceEntry
 from stallwatch.evidence.summary import summary, text
 from stallwatch.recording import line_of
+from stallwatch.recordingfile import IN_BUNDLE
 from stallwatch.redaction import redact, redacted
 from stallwatch.redaction import told as named
 from stallwatch.report import server_report
@@ -26,7 +26,7 @@ from stallwatch.view import View
 LARGEST_SOURCE = 8 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Content:
     """All that is known of one incident, to be made into files."""
 
@@ -40,11 +40,6 @@ class Content:
         """Return what the bundle is to be called."""
         return store.name_of(self.incident.past.server.name, self.view.snapshot.moment.unix)
 
-    @cached_property
-    def signature(self) -> str:
-        """Return the signature, of a server that is only suspect yet the one that it will have."""
-        return foreseen(self.incident.past, self.incident.verdict, self.view.snapshot.moment)
-
     def files(self) -> dict[str, bytes]:
         """Return the files of the bundle by name."""
         sources = {one.source: _plain(one) for one in self.found if one.reading}
@@ -57,21 +52,21 @@ class Content:
             "verdict.json": _json(told),
             "snapshot.json": _json(redacted(msgspec.json.decode(line_of(self.view.snapshot)))),
             **kept,
-            **({store.RECORDING: self.recording} if self.recording else {}),
+            **({IN_BUNDLE: self.recording} if self.recording else {}),
             store.MANIFEST: _json(msgspec.to_builtins(manifest)),
         }
 
     def _manifest(self, kept: dict[str, bytes]) -> Manifest:
-        incident, verdict = self.incident, self.incident.verdict
+        incident, verdict, moment = self.incident, self.incident.verdict, self.view.snapshot.moment
         return Manifest(
             stallwatch=__version__,
             server=incident.past.server.name,
             incarnation=incident.past.server.incarnation,
             node=socket.gethostname(),
-            at=round(self.view.snapshot.moment.unix, 3),
+            at=round(moment.unix, 3),
             begun=round(incident.begun, 3),
             verdict=verdict.state,
-            signature=self.signature,
+            signature=foreseen(incident.past, verdict, moment),
             why=incident.why,
             reason=redact(verdict.reason),
             sources=tuple(_entry(one, kept) for one in self.found),

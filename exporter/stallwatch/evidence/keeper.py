@@ -63,8 +63,7 @@ class EvidenceKeeper:
     @property
     def directory(self) -> Path:
         """Return where bundles are kept now."""
-        configured = self._settings().directory
-        return Path(configured) if configured else store.usual_directory(os.environ)
+        return store.directory_of(self._settings(), os.environ)
 
     def kept(self) -> Kept | None:
         """Return what is kept, None where nothing is to be."""

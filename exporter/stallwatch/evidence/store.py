@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.keeping import usual_file
+from stallwatch.sections import EvidenceConfig
 from stallwatch.view import Bundle
 
 logger = logging.getLogger("stallwatch.evidence")
 
 MANIFEST = "manifest.json"
-RECORDING = "recording.jsonl.gz"
 SUMMARY = "summary.md"
 LARGEST_MANIFEST = 1 << 20
 UNFINISHED = 600.0
@@ -62,9 +62,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[SourceEntry, ...] = ()
 
 
-def usual_directory(environ: Mapping[str, str]) -> Path:
-    """Return where bundles lie unless configured: beside the file with what a restart must not forget."""
-    return usual_file(environ).parent / "evidence"
+def directory_of(config: EvidenceConfig, environ: Mapping[str, str]) -> Path:
+    """Return where bundles lie; unless configured, beside the file with what a restart must not forget."""
+    return Path(config.directory) if config.directory else usual_file(environ).parent / "evidence"
 
 
 def name_of(server: str, at: float) -> str:
@@ -120,9 +120,13 @@ def make(directory: Path) -> None:
 
 def bundles(directory: Path) -> list[Bundle]:
     """List the bundles, oldest first; empty where there is no such directory. Raises OSError where it is unreadable."""
+    return [Bundle(path.name, one.server, one.at, one.incarnation) for path, one in manifests(directory)]
+
+
+def manifests(directory: Path) -> list[tuple[Path, Manifest]]:
+    """List the bundles by where they lie, each with what it says of itself; as `bundles` does it."""
     found = [(path, manifest) for path in paths(directory) if (manifest := read_manifest(path))]
-    listed = [Bundle(path.name, one.server, one.at, one.incarnation) for path, one in found]
-    return sorted(listed, key=lambda bundle: (bundle.at, bundle.name))
+    return sorted(found, key=lambda one: (one[1].at, one[0].name))
 
 
 def paths(directory: Path) -> list[Path]:

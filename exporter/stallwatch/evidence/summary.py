@@ -45,8 +45,7 @@ def summary(manifest: Manifest, told: Mapping[str, Any], sources: Mapping[str, A
 
 
 def _head(manifest: Manifest, entry: Entry, told: Mapping[str, Any], found: list[Passage]) -> Iterator[str]:
-    verdict = entry.verdict if manifest.signature or entry.verdict != "suspect" else "suspect"
-    yield f"# {text(manifest.server)}: {verdict}{f' ({manifest.signature})' if manifest.signature else ''}"
+    yield f"# {text(manifest.server)}: {entry.verdict}{f' ({manifest.signature})' if manifest.signature else ''}"
     yield ""
     yield text(entry.reason)
     yield ""
@@ -80,10 +79,8 @@ def _odd(entry: Entry, found: Iterable[Passage]) -> str:
 
 
 def _passage(passage: Passage) -> Iterator[str]:
-    body = [
-        *([text(passage.said), ""] if passage.said and passage.lines else [text(passage.said)] * bool(passage.said))
-    ]
-    yield from _section(passage.title, [*body, *_code(passage.lines)])
+    said, code = [text(passage.said)] if passage.said else [], _code(passage.lines)
+    yield from _section(passage.title, [*said, *([""] if said and code else []), *code])
 
 
 def _missing(manifest: Manifest, entry: Entry) -> Iterator[str]:

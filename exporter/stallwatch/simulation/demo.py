@@ -22,6 +22,7 @@ from stallwatch.assembly import exporter
 from stallwatch.config import Config
 from stallwatch.journal import setup
 from stallwatch.monitor import Monitor
+from stallwatch.notify.message import RUNBOOKS
 from stallwatch.past import Past
 from stallwatch.sections import DiscoveryConfig, EvidenceConfig, GpuConfig, HealthConfig, Limits, StateConfig, WebConfig
 from stallwatch.simulation.livedemo import play_live, played_here
@@ -43,7 +44,6 @@ LOOK_EVERY = 5.0
 SHORTEST_ROUND = 15.0
 LOOKED_AT_SECONDS = 600.0
 """So long somebody at a terminal can look at the page."""
-RUNBOOKS = "https://github.com/stallwatch/stallwatch/blob/main/alerts/runbooks"
 
 
 async def demo(

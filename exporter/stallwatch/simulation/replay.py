@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import msgspec
 
 from stallwatch.config import Config, ConfigError, RuleError
+from stallwatch.evidence import store
 from stallwatch.recording import recorded
 from stallwatch.redaction import clean
 from stallwatch.replay import Look, broken, play, play_recording
@@ -17,6 +18,7 @@ from stallwatch.sections import Limits
 from stallwatch.settings.limit_flag import limits_to_try
 from stallwatch.simulation.rulesplay import AlertChange, alert_changes
 from stallwatch.simulation.scenario import SHIPPED, Scenario, load_scenario, scenario_file
+from stallwatch.verdict import Verdict
 
 LONGEST_LINE = 4000
 LARGEST_VERDICT = 8 << 20
@@ -88,7 +90,7 @@ def _of_recording(
         looks = list(looks)
     last = _Last()
     told = list(verdict_changes(last.of(looks)))
-    alerts = alert_changes(None, list(looks), rules) if rules else []
+    alerts = alert_changes(None, looks, rules) if rules else []
     return [*_in_order(told, alerts), *last.told()]
 
 
@@ -112,15 +114,13 @@ class _Last:
         """Yield how each server is at the end: a verdict that lasts is told only where it begins."""
         look = self._look
         for name, verdict in look.verdicts.items() if look else ():
-            said = {"verdict": verdict.state, "signature": verdict.signature, "reason": verdict.reason}
-            yield {"t": look.t if look else 0.0, "server": name, **said, "ends": True}
+            yield {**_said(look.t if look else 0.0, name, verdict), "ends": True}
 
 
 def limits_in_bundle(bundle: Path) -> dict[str, dict[str, float]]:
     """Return the limits that the server of a bundle had by then, by its name; nothing where the bundle tells none."""
     try:
-        with (bundle / "verdict.json").open("rb") as file:
-            told = msgspec.json.decode(file.read(LARGEST_VERDICT), type=_Told)
+        told = msgspec.json.decode(store.read(bundle / "verdict.json", LARGEST_VERDICT), type=_Told)
         limits = {name: value for name, value in told.limits.items() if name in Limits.__struct_fields__}
         Config(limits=msgspec.structs.replace(Limits(), **limits))
     except (OSError, msgspec.MsgspecError, RuleError, RecursionError):
@@ -151,11 +151,15 @@ def verdict_changes(looks: Iterable[Look]) -> Iterator[dict[str, Any]]:
             key = (verdict.state, verdict.signature)
             if last.get(name) != key:
                 last[name] = key
-                said = {"verdict": verdict.state, "signature": verdict.signature, "reason": verdict.reason}
-                yield {"t": look.t, "server": name, **said}
+                yield _said(look.t, name, verdict)
         for name in [name for name in last if name not in look.verdicts]:
             del last[name]
             yield {"t": look.t, "server": name, "verdict": "gone", "signature": "", "reason": "It is no longer there."}
+
+
+def _said(t: float, server: str, verdict: Verdict) -> dict[str, Any]:
+    said = {"verdict": verdict.state, "signature": verdict.signature, "reason": verdict.reason}
+    return {"t": t, "server": server, **said}
 
 
 def wrong_alerts(scenario: Scenario, changes: list[AlertChange]) -> Iterator[str]:
