@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 
 def run(*command):
@@ -42,6 +43,23 @@ class FrozenDisk:
         """Have every write to it sleep."""
         run("fsfreeze", "--freeze", str(self.path))
         self._frozen = True
+
+    @contextmanager
+    def wedged(self):
+        """Freeze it, and have a process whose map of memory the kernel is going to hold until it is thawed."""
+        page = self.path / "page"
+        page.write_bytes(b"." * mmap.PAGESIZE)
+        pipe = subprocess.PIPE
+        with subprocess.Popen([sys.executable, __file__, str(page)], stdin=pipe, stdout=pipe) as process:
+            try:
+                assert process.stdout.readline() == b"mapped\n"
+                self.freeze()
+                process.stdin.write(b"go on\n")
+                process.stdin.flush()
+                yield process
+            finally:
+                self.thaw()
+                process.kill()
 
     def thaw(self):
         """Let those that sleep go on."""

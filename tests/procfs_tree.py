@@ -5,7 +5,7 @@ import socket
 import struct
 from collections import Counter
 
-from stallwatch.node.procfs import TICKS_PER_SECOND, read_file
+from stallwatch.node.procfs import TICKS_PER_SECOND, Procfs, read_file
 
 OUR_NETWORK = "net:[4026531840]"
 ROUTES = """Main:
@@ -175,3 +175,13 @@ def _tcp_line(family, state, address, port, inode):
     text = "".join(f"{word:08X}" for word in struct.unpack(f"={len(data) // 4}I", data))
     ends, queues = f"{text}:{port:04X} {'0' * len(text)}:0000", "00000000:00000000 00:00000000 00000000"
     return f"   0: {ends} {state} {queues}     0        0 {inode} 1 0 100 0 0 10 0\n"
+
+
+class Denied(Procfs):
+    """A /proc in which we may not follow links."""
+
+    __slots__ = ()
+
+    def link(self, pid, name):
+        """Refuse."""
+        raise PermissionError(name)

@@ -5,6 +5,7 @@ import sys
 
 from stallwatch.node.procfs import Procfs
 from stallwatch.snapshot import Launch, Process, Server
+from stallwatch.sources import stacks
 
 LOCK = "import threading; lock = threading.Lock(); lock.acquire()"
 STUCK = f"""
@@ -85,3 +86,22 @@ def server(*pids):
         stat = Procfs().stat(pid)
         ranks.append(Process(pid, stat.start_ticks, stat.started, "scheduler", f"scheduler_TP{number}", f"TP{number}"))
     return Server("here", "sglang", Launch(), tuple(ranks))
+
+
+def names(stack):
+    """Return the functions of a thread, the innermost first."""
+    return [frame.name for frame in stack.frames]
+
+
+async def one(process, **keywords):
+    """Return the stacks of one process."""
+    reading, failures = await stacks.read(server(process.pid), **keywords)
+    assert failures == ()
+    return reading.processes[0]
+
+
+async def refused(*pids, **keywords):
+    """Return the only failure of a read that gives nothing."""
+    reading, (failure,) = await stacks.read(server(*pids), **keywords)
+    assert reading is None
+    return failure

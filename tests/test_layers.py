@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd", "deltas"},
+    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd", "deltas", "plainfile"},
     {"exchange"},
     {"http_probe", "trust", "networks", "sections", "answer"},
     {"config", "journal", "asking"},

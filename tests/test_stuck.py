@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -134,27 +133,15 @@ async def test_a_gpu_worker_in_uninterruptible_sleep(tmp_path, freezing_library,
 
 async def test_a_command_line_that_blocks(tmp_path, library, frozen_disk):
     """Reading one process's command line hangs in the kernel: discovery and all of the host go on without it."""
-    page = frozen_disk.path / "page"
-    page.write_bytes(b"." * os.sysconf("SC_PAGE_SIZE"))
-    program = str(Path(__file__).with_name("frozen_disk.py"))
     async with a_node(tmp_path, library) as node, node.exporter as exporter:
         await node.start()
         await node.everything_seen()
-        pipe = subprocess.PIPE
-        with subprocess.Popen([sys.executable, program, str(page)], stdin=pipe, stdout=pipe) as blocked:
-            try:
-                assert blocked.stdout.readline() == b"mapped\n"
-                frozen_disk.freeze()
-                blocked.stdin.write(b"go on\n")
-                blocked.stdin.flush()
-                await asyncio.to_thread(until_it_blocks, blocked.pid)
-                await exporter.until(lambda scrape: reasons(scrape, "discovery").get("quarantined"))
-                await node.everything_seen()
-                await told_of(exporter, f"pid {blocked.pid}")
-                await holds(node, "a command line that blocks", "gpu", *OTHERS)
-            finally:
-                frozen_disk.thaw()
-                blocked.kill()
+        with frozen_disk.wedged() as blocked:
+            await asyncio.to_thread(until_it_blocks, blocked.pid)
+            await exporter.until(lambda scrape: reasons(scrape, "discovery").get("quarantined"))
+            await node.everything_seen()
+            await told_of(exporter, f"pid {blocked.pid}")
+            await holds(node, "a command line that blocks", "gpu", *OTHERS)
 
 
 def until_it_blocks(pid):
@@ -168,15 +155,20 @@ def until_it_blocks(pid):
                 return
 
 
+def configure(node, folder, entry):
+    """Give the server of a node a name, and what else its exporter is to know of it."""
+    config = folder / "stallwatch.yml"
+    config.write_text(f"servers: [{{name: mine, port: {node.port}, {entry}}}]\n")
+    node.name = "mine"
+    node.exporter._flags.append(f"--config.file={config}")
+
+
 async def test_a_log_on_a_dead_mount(tmp_path, library):
     """The log's mount no longer answers: the log is missing, named, and all else is there; it comes back with it."""
     with DeadMount(tmp_path) as mount:
         mount.path.write_bytes(b"")
-        config = tmp_path / "stallwatch.yml"
         async with a_node(tmp_path, library) as node:
-            config.write_text(f"servers: [{{name: mine, port: {node.port}, log: {mount.path}}}]\n")
-            node.name = "mine"
-            node.exporter._flags.append(f"--config.file={config}")
+            configure(node, tmp_path, f"log: {mount.path}")
             async with node.exporter as exporter:
                 await node.start()
                 await node.everything_seen()
@@ -192,11 +184,8 @@ async def test_a_ca_on_a_dead_mount(tmp_path, library):
     """The CA of a server's TLS cannot be read any more: its probes are missing, named, and all else is there."""
     with DeadMount(tmp_path) as mount:
         mount.path.write_bytes(trustme.CA().cert_pem.bytes())
-        config = tmp_path / "stallwatch.yml"
         async with a_node(tmp_path, library) as node:
-            config.write_text(f"servers: [{{name: mine, port: {node.port}, tls: {{ca_file: {mount.path}}}}}]\n")
-            node.name = "mine"
-            node.exporter._flags.append(f"--config.file={config}")
+            configure(node, tmp_path, f"tls: {{ca_file: {mount.path}}}")
             async with node.exporter as exporter:
                 await node.start()
                 await node.everything_seen()

@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -61,6 +62,20 @@ def server_of(*pids, tree=(), name="sglang:30000", **fields):
         below = tuple(tree) if number == len(pids) - 1 else ()
         processes.append(Process(pid, stat.start_ticks, stat.started, role, label, rank, below))
     return Server(name, "sglang", Launch(port=30000), tuple(processes), **fields)
+
+
+def read_as_nobody(source, target):
+    """Return what a source of evidence gives of a server to a user without rights, as a worker sends it."""
+    code = (
+        "import json, os, sys\n"
+        "from stallwatch.child import fields_of\n"
+        f"from stallwatch.sources.{source} import reader\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "reading, failures = reader({}, lambda _: None)(json.loads(sys.argv[1]), frozenset())\n"
+        "print(json.dumps({'reading': reading, 'failures': failures}, default=fields_of))\n"
+    )
+    command = [sys.executable, "-c", code, json.dumps([target])]
+    return subprocess.run(command, capture_output=True, check=True).stdout
 
 
 def until(condition, within=20.0):

@@ -84,13 +84,18 @@ class Monitor:
 
     async def ask(self, worker: str, name: str, reading: type[Reading], targets: list[dict[str, Any]]) -> Outcome:
         """Return what a worker reads for once, beside the rounds; raises WorkerError, CollectorError."""
-        if worker == "gpu" and (absence := self._gpu_absence()):
-            return None, (absence,)
         try:
-            return decoder(name, reading)(await self._workers[worker].call(name, targets, self._mending.left_alone()))
+            return await self._asked(worker, name, targets, decoder(name, reading))
         except WorkerError as error:
             self._mending.stuck(error.stuck_in)
             raise
+
+    async def _asked(
+        self, worker: str, name: str, targets: list[dict[str, Any]], decode: Callable[[bytes], Outcome]
+    ) -> Outcome:
+        if worker == "gpu" and (absence := self._gpu_absence()):
+            return None, (absence,)
+        return decode(await self._workers[worker].call(name, targets, self._mending.left_alone()))
 
     def end_worker(self, name: str) -> None:
         """Have a worker end that is not needed for now; the next request starts another."""
@@ -219,10 +224,8 @@ class Monitor:
         decode = decoder(name, reading)
 
         async def collect() -> Outcome:
-            if worker == "gpu" and (released := self._release.failure()):
-                return None, (released,)
             targets = [asked for server in self._servers if (asked := target(server)) is not None]
-            return decode(await self._workers[worker].call(name, targets, self._mending.left_alone()))
+            return await self._asked(worker, name, targets, decode)
 
         return collect
 

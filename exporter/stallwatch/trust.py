@@ -12,12 +12,12 @@ import contextlib
 import ipaddress
 import os
 import ssl
-import stat
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from stallwatch.aside import Reads
 from stallwatch.exchange import NotMadeError
+from stallwatch.plainfile import read_plain
 from stallwatch.snapshot import Server
 
 READ_SECONDS = 2.0
@@ -77,10 +77,7 @@ class Trust(Generic[Context]):
 
 
 def _content(file: str) -> bytes:
-    with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
-        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-            raise ValueError("not a regular file")
-        content = opened.read(LARGEST_FILE + 1)
+    content = read_plain(file, LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise ValueError("too large")
     return content

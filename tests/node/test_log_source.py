@@ -4,22 +4,12 @@ import os
 
 import pytest
 
-from procfs_tree import ProcTree
+from procfs_tree import Denied, ProcTree
 from stallwatch.node.log_source import LogSources
 from stallwatch.node.procfs import Procfs
 from stallwatch.node.table import ProcessTable
 
 SGLANG = (2, 1)
-
-
-class Denied(Procfs):
-    """A /proc in which we may not follow links."""
-
-    __slots__ = ()
-
-    def link(self, pid, name):
-        """Refuse."""
-        raise PermissionError(name)
 
 
 class Sources:

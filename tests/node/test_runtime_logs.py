@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from procfs_tree import ProcTree
+from procfs_tree import Denied, ProcTree
 from stallwatch.node.facts import Facts
 from stallwatch.node.log_source import LogSource, absent
 from stallwatch.node.procfs import Procfs
@@ -187,16 +187,6 @@ def test_a_place_that_hung_is_left_alone(node):
 
 def test_not_being_allowed_to_look_is_told(node):
     """It is another thing than a runtime without a file."""
-
-    class Denied(Procfs):
-        """A /proc in which we may not follow links."""
-
-        __slots__ = ()
-
-        def link(self, pid, name):
-            """Refuse."""
-            raise PermissionError(name)
-
     assert node.find(procfs=Denied(str(node.tree.root))).absence.startswith("permission_denied: ")
 
 

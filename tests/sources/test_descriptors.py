@@ -5,8 +5,6 @@ import json
 import os
 import select
 import socket
-import subprocess
-import sys
 import tempfile
 
 import pytest
@@ -15,7 +13,7 @@ from dead_mount import DeadMount
 from stallwatch.child import fields_of
 from stallwatch.lanes import decoder
 from stallwatch.sources.descriptors import DescriptorsReading, kind_of, reader, target
-from wedged import process, server_of
+from wedged import process, read_as_nobody, server_of
 
 NOTHING = frozenset()
 
@@ -120,17 +118,9 @@ def test_a_file_on_a_dead_mount_is_counted_at_once(tmp_path):
 
 def test_a_process_that_may_not_be_seen_is_one_failure():
     """Without the right nothing is told of it but which right is missing."""
-    code = (
-        "import json, os, sys\n"
-        "from stallwatch.child import fields_of\n"
-        "from stallwatch.sources.descriptors import reader\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "print(json.dumps(reader({}, lambda _: None)(json.loads(sys.argv[1]), frozenset()), default=fields_of))\n"
-    )
     with process("nothing") as one, process("nothing") as other:
-        asked = json.dumps([target(server_of(one.pid, other.pid))])
-        done = subprocess.run([sys.executable, "-c", code, asked], capture_output=True, check=True)
-    reading, (failure,) = json.loads(done.stdout)
+        told = json.loads(read_as_nobody("descriptors", target(server_of(one.pid, other.pid))))
+    reading, (failure,) = told["reading"], told["failures"]
     assert reading["processes"] == []
     assert failure["reason"] == "permission_denied"
     assert "CAP_SYS_PTRACE" in failure["detail"]

@@ -12,7 +12,7 @@ from stallwatch.child import fields_of
 from stallwatch.lanes import decoder
 from stallwatch.sources.environment import ALLOWED, EnvironmentReading, allowed, debugging_of, reader, target
 from stallwatch.workers import Deadlines, Worker, WorkerError
-from wedged import process, server_of, until
+from wedged import process, read_as_nobody, server_of, until
 
 NOTHING = frozenset()
 CANARY = "canary4711"
@@ -97,44 +97,26 @@ def test_what_is_there_to_look_deeper_with():
 
 def test_what_may_not_be_read_is_one_failure():
     """Without the right nothing is told but which right is missing."""
-    code = (
-        "import json, os, sys\n"
-        "from stallwatch.child import fields_of\n"
-        "from stallwatch.sources.environment import reader\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "print(json.dumps(reader({}, lambda _: None)(json.loads(sys.argv[1]), frozenset()), default=fields_of))\n"
-    )
     with process("nothing") as one, process("nothing") as other:
-        asked = json.dumps([target(server_of(one.pid, other.pid))])
-        done = subprocess.run([sys.executable, "-c", code, asked], capture_output=True, check=True)
-    reading, (failure,) = json.loads(done.stdout)
+        told = json.loads(read_as_nobody("environment", target(server_of(one.pid, other.pid))))
+    reading, (failure,) = told["reading"], told["failures"]
     assert (reading["processes"], failure["reason"]) == ([], "permission_denied")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
 async def test_an_environment_that_blocks_is_named_and_then_left_alone(tmp_path):
     """The worker hangs with the pid in its note, and a read that skips this pid returns."""
-    with FrozenDisk(tmp_path / "frozen") as disk:
-        page = disk.path / "page"
-        page.write_bytes(b"\0" * 4096)
-        script = os.path.join(os.path.dirname(__file__), "..", "frozen_disk.py")
-        command = [sys.executable, script, str(page)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as wedged:
-            assert wedged.stdout.readline() == b"mapped\n"
-            disk.freeze()
-            wedged.stdin.write(b"\n")
-            wedged.stdin.flush()
-            until(lambda: sleeps_in_kernel(wedged.pid) and blocks(wedged.pid))
-            deadlines = Deadlines(call=1.0, first_call=1.0, to_sigterm=0.1, to_sigkill=0.2)
-            worker = Worker("evidence", ["stallwatch.sources.environment"], {}, deadlines)
-            asked = [target(server_of(wedged.pid))]
-            try:
-                with pytest.raises(WorkerError) as caught:
-                    await worker.call("environment", asked)
-                again = await worker.call("environment", asked, skip=[caught.value.stuck_in])
-            finally:
-                await worker.close()
-                disk.thaw()
+    with FrozenDisk(tmp_path / "frozen") as disk, disk.wedged() as wedged:
+        until(lambda: sleeps_in_kernel(wedged.pid) and blocks(wedged.pid))
+        deadlines = Deadlines(call=1.0, first_call=1.0, to_sigterm=0.1, to_sigkill=0.2)
+        worker = Worker("evidence", ["stallwatch.sources.environment"], {}, deadlines)
+        asked = [target(server_of(wedged.pid))]
+        try:
+            with pytest.raises(WorkerError) as caught:
+                await worker.call("environment", asked)
+            again = await worker.call("environment", asked, skip=[caught.value.stuck_in])
+        finally:
+            await worker.close()
     assert caught.value.stuck_in == f"pid {wedged.pid}"
     reading, failures = decoder("environment", EnvironmentReading)(again)
     assert reading.processes == ()

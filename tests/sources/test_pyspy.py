@@ -13,39 +13,7 @@ import pytest
 from frozen_disk import FrozenDisk, sleeps_in_kernel
 from stallwatch.sources import pyspy, stacks
 from stallwatch.sources.pyspy import Deadlines
-from stuck_programs import STUCK, Programs, in_place_of_py_spy, server
-
-
-@pytest.fixture
-def start():
-    """Start Python programs that are killed after the test."""
-    with Programs() as programs:
-        yield programs.start
-
-
-@pytest.fixture
-def spy(tmp_path):
-    """Write a program in the place of py-spy and return what finds it."""
-    return lambda code: in_place_of_py_spy(tmp_path, code)
-
-
-def names(stack):
-    """Return the functions of a thread, the innermost first."""
-    return [frame.name for frame in stack.frames]
-
-
-async def one(process, **keywords):
-    """Return the stacks of one process."""
-    reading, failures = await stacks.read(server(process.pid), **keywords)
-    assert failures == ()
-    return reading.processes[0]
-
-
-async def refused(*pids, **keywords):
-    """Return the only failure of a read that gives nothing."""
-    reading, (failure,) = await stacks.read(server(*pids), **keywords)
-    assert reading is None
-    return failure
+from stuck_programs import STUCK, names, one, refused, server
 
 
 async def test_a_missing_right_is_named(start, spy):

@@ -13,39 +13,7 @@ from stallwatch.snapshot import Launch, Process, Server
 from stallwatch.sources import pyspy, stacks
 from stallwatch.sources.pyspy import Deadlines
 from stallwatch.sources.stacks import StacksReading
-from stuck_programs import MANY, RECEIVING, SPINNING, STUCK, WRITING, ZOMBIE, Programs, in_place_of_py_spy, server
-
-
-@pytest.fixture
-def start():
-    """Start Python programs that are killed after the test."""
-    with Programs() as programs:
-        yield programs.start
-
-
-@pytest.fixture
-def spy(tmp_path):
-    """Write a program in the place of py-spy and return what finds it."""
-    return lambda code: in_place_of_py_spy(tmp_path, code)
-
-
-def names(stack):
-    """Return the functions of a thread, the innermost first."""
-    return [frame.name for frame in stack.frames]
-
-
-async def one(process, **keywords):
-    """Return the stacks of one process."""
-    reading, failures = await stacks.read(server(process.pid), **keywords)
-    assert failures == ()
-    return reading.processes[0]
-
-
-async def refused(*pids, **keywords):
-    """Return the only failure of a read that gives nothing."""
-    reading, (failure,) = await stacks.read(server(*pids), **keywords)
-    assert reading is None
-    return failure
+from stuck_programs import MANY, RECEIVING, SPINNING, STUCK, WRITING, ZOMBIE, names, one, refused, server
 
 
 @pytest.mark.parametrize(
@@ -173,7 +141,7 @@ async def test_ranks_come_first(start, spy):
         ("/opt/venv/lib/python3.12/site-packages/torch/cuda/graphs.py", "torch/cuda/graphs.py"),
         ("/usr/lib/python3/dist-packages/zmq/sugar/poll.py", "zmq/sugar/poll.py"),
         ("/usr/lib/python3.12/threading.py", "threading.py"),
-        ("/home/someone/work/sglang/srt/managers/scheduler.py", "managers/scheduler.py"),
+        ("/home/someone/src/sglang/srt/managers/scheduler.py", "managers/scheduler.py"),
         ("<frozen runpy>", "<frozen runpy>"),
         ("", ""),
         ("/a/\x1b[2Jb\n.py", "a/?[2Jb?.py"),

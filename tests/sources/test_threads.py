@@ -1,10 +1,7 @@
 """What is told of threads, of real processes that hang in one way each."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -21,7 +18,7 @@ from stallwatch.sources.threads import (
     target,
     uninterruptible,
 )
-from wedged import process, server_of, state_of, until
+from wedged import process, read_as_nobody, server_of, state_of, until
 
 NOTHING = frozenset()
 
@@ -84,21 +81,11 @@ def test_a_stopped_process_and_a_zombie_are_named_so():
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
 def test_a_process_that_holds_its_map_in_the_kernel_is_read_at_once(tmp_path):
     """Its command line would block for ever; its threads are uninterruptible, and the looks take no longer."""
-    with FrozenDisk(tmp_path / "frozen") as disk:
-        page = disk.path / "page"
-        page.write_bytes(b"\0" * 4096)
-        script = os.path.join(os.path.dirname(__file__), "..", "frozen_disk.py")
-        command = [sys.executable, script, str(page)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as wedged:
-            assert wedged.stdout.readline() == b"mapped\n"
-            disk.freeze()
-            wedged.stdin.write(b"\n")
-            wedged.stdin.flush()
-            until(lambda: sleeps_in_kernel(wedged.pid))
-            begun = time.monotonic()
-            reading, _ = look(server_of(wedged.pid))
-            took = time.monotonic() - begun
-            disk.thaw()
+    with FrozenDisk(tmp_path / "frozen") as disk, disk.wedged() as wedged:
+        until(lambda: sleeps_in_kernel(wedged.pid))
+        begun = time.monotonic()
+        reading, _ = look(server_of(wedged.pid))
+        took = time.monotonic() - begun
     assert took < 5
     stuck = [thread for thread in threads_of(reading) if thread.manner == "uninterruptible"]
     assert stuck
@@ -138,18 +125,9 @@ def test_a_hostile_name_is_made_fit_for_one_line():
 
 def test_without_rights_one_failure_says_which_are_missing():
     """What needs no right is there all the same, and the reading travels."""
-    code = (
-        "import json, os, sys\n"
-        "from stallwatch.child import fields_of\n"
-        "from stallwatch.sources.threads import reader\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "reading, failures = reader({}, lambda _: None)(json.loads(sys.argv[1]), frozenset())\n"
-        "print(json.dumps({'reading': reading, 'failures': failures}, default=fields_of))\n"
-    )
     with process("lock") as running:
-        asked = json.dumps([target(server_of(running.pid))])
-        done = subprocess.run([sys.executable, "-c", code, asked], capture_output=True, check=True)
-    reading, failures = decoder(NAME, ThreadsReading)(done.stdout)
+        told = read_as_nobody(NAME, target(server_of(running.pid)))
+    reading, failures = decoder(NAME, ThreadsReading)(told)
     _, locked = threads_of(reading)
     assert (locked.syscall, locked.stack, locked.manner) == (None, None, "sleeps")
     (failure,) = failures

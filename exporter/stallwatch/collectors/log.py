@@ -8,9 +8,9 @@ place of a log that was found at a process), `too_many_open_files`, `io_error` a
 """
 
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from stallwatch.logs.life import Follower, Life, RankPhase
 from stallwatch.logs.markers import ERROR_KINDS, KINDS
@@ -18,6 +18,8 @@ from stallwatch.node.inside import NotRegularFileError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
 
 NAME = "log"
+
+T = TypeVar("T")
 
 _REASONS = {errno.ELOOP: "symbolic_link", errno.EMFILE: "too_many_open_files", errno.ENFILE: "too_many_open_files"}
 
@@ -81,23 +83,39 @@ def reader(
         now = clock()
         for gone in followers.keys() - {wanted["server"] for wanted in targets}:
             followers.pop(gone).close()
-        logs, failures = [], []
-        for wanted in targets:
-            what = f"log {wanted['path']}"
-            if what in skip:
-                failures.append(Failure(NAME, "quarantined", what, wanted["server"]))
-                continue
-            note(what)
+
+        def follow(wanted: Mapping[str, Any]) -> Log:
             follower = followers.get(wanted["server"]) or Follower(wanted["engine"])
             followers[wanted["server"]] = follower
-            try:
-                logs.append(_log(wanted, follower, now))
-            except OSError as error:
-                failures.append(Failure(NAME, reason_of(error), what, wanted["server"]))
+            return _log(wanted, follower, now)
+
+        logs, failures = each_of(NAME, targets, skip, note, follow)
         dropped = sum(follower.take_dropped() for follower in followers.values())
-        return LogReading(now.monotonic, tuple(logs), dropped=dropped), tuple(failures)
+        return LogReading(now.monotonic, logs, dropped=dropped), failures
 
     return read
+
+
+def each_of(
+    name: str,
+    targets: Iterable[Mapping[str, Any]],
+    skip: Collection[str],
+    note: Callable[[str], None],
+    read: Callable[[Mapping[str, Any]], T],
+) -> tuple[tuple[T, ...], tuple[Failure, ...]]:
+    """Return what is read of each target's log, noted before, and why one is missing; one in quarantine is left out."""
+    found, failures = [], []
+    for wanted in targets:
+        what = f"log {wanted['path']}"
+        if what in skip:
+            failures.append(Failure(name, "quarantined", what, wanted["server"]))
+            continue
+        note(what)
+        try:
+            found.append(read(wanted))
+        except OSError as error:
+            failures.append(Failure(name, _reason(error), what, wanted["server"]))
+    return tuple(found), tuple(failures)
 
 
 def _log(wanted: Mapping[str, Any], follower: Follower, now: Moment) -> Log:
@@ -177,7 +195,7 @@ def _since(time: float | None, moment: Moment) -> float | None:
     return None if time is None else max(0.0, moment.monotonic - time)
 
 
-def reason_of(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     """Return the word for why a log cannot be read."""
     if isinstance(error, NotRegularFileError):
         return "not_a_regular_file"

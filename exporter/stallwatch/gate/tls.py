@@ -8,7 +8,6 @@ import hashlib
 import ipaddress
 import os
 import ssl
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 
 from stallwatch.config import ConfigError
 from stallwatch.gate.webfile import Pem, Tls
+from stallwatch.plainfile import read_plain
 from stallwatch.settings.reload import digest_of
 
 LARGEST_FILE = 1 << 20
@@ -159,10 +159,7 @@ def _offered(context: ssl.SSLContext, names: Sequence[str]) -> set[str]:
 
 
 def _content(path: Path) -> bytes:
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("not a regular file")
-        content = file.read(LARGEST_FILE + 1)
+    content = read_plain(path, LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise ValueError("larger than 1 MiB")
     return content

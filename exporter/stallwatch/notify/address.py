@@ -3,12 +3,12 @@
 No error here and nothing that is logged shows any of it.
 """
 
-import os
-import stat
 from pathlib import Path
 from urllib.request import getproxies_environment, proxy_bypass
 
 from yarl import URL
+
+from stallwatch.plainfile import read_plain
 
 LARGEST_FILE = 4096
 
@@ -41,13 +41,10 @@ def proxy_of(url: URL) -> URL | None:
 
 
 def _content(file: Path) -> bytes:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would keep us waiting
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise AddressError("it is no regular file")
-        content = os.read(descriptor, LARGEST_FILE + 1)
-    finally:
-        os.close(descriptor)
+        content = read_plain(file, LARGEST_FILE + 1)
+    except (ValueError, IsADirectoryError):
+        raise AddressError("it is no regular file") from None
     if len(content) > LARGEST_FILE:
         raise AddressError(f"it is larger than {LARGEST_FILE} bytes")
     return content

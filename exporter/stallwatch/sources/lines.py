@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stallwatch.collectors.log import reason_of, target
+from stallwatch.collectors.log import each_of, target
 from stallwatch.logs import markers, rotation
 from stallwatch.logs.markers import Marker
 from stallwatch.logs.place import Place
@@ -190,18 +190,7 @@ def reader(
     """Return the function that reads the last telling lines of servers."""
 
     def read(targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[LinesReading, tuple[Failure, ...]]:
-        logs: list[LogLines] = []
-        failures: list[Failure] = []
-        for wanted in targets:
-            what = f"log {wanted['path']}"
-            if what in skip:
-                failures.append(Failure(NAME, "quarantined", what, wanted["server"]))
-                continue
-            note(what)
-            try:
-                logs.append(_read(wanted))
-            except OSError as error:
-                failures.append(Failure(NAME, reason_of(error), what, wanted["server"]))
-        return LinesReading(clock(), tuple(logs)), tuple(failures)
+        logs, failures = each_of(NAME, targets, skip, note, _read)
+        return LinesReading(clock(), logs), failures
 
     return read
