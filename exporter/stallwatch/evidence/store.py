@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.keeping import usual_file
+from stallwatch.plainfile import read_plain
 from stallwatch.sections import EvidenceConfig
 from stallwatch.view import Bundle
 
@@ -32,7 +33,6 @@ LARGEST_MANIFEST = 1 << 20
 UNFINISHED = 600.0
 NAME = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]{1,80}")
 _PART = re.compile(rf"\.{NAME.pattern}\.part")
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would keep us waiting
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -148,10 +148,10 @@ def read_manifest(bundle: Path) -> Manifest | None:
 
 def read(path: Path, most: int) -> bytes:
     """Return the first `most` bytes of a file of a bundle; raises OSError where it is none, but a link or a pipe."""
-    with open(os.open(path, _READ), "rb") as file:  # noqa: PTH123 a descriptor is no path
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
-        return file.read(most)
+    try:
+        return read_plain(path, most, links=False)
+    except ValueError:
+        raise OSError(errno.EINVAL, "is no regular file", str(path)) from None
 
 
 def size_of(bundle: Path) -> int:
