@@ -69,7 +69,10 @@ class EvidenceKeeper:
         """Return what is kept, None where nothing is to be."""
         if not self._settings().enabled:
             return None
-        return Kept(len(self._kept), {bundle.server: bundle for bundle in self._kept}, dict(self._failures))
+        return Kept(len(self._kept), self._latest(), dict(self._failures))
+
+    def _latest(self) -> dict[str, Bundle]:
+        return {bundle.server: bundle for bundle in self._kept}
 
     async def load(self, within: float = LOAD_SECONDS) -> None:
         """Find what was kept before; a disk that takes longer than a moment is not waited for."""
@@ -106,7 +109,7 @@ class EvidenceKeeper:
         if self._listed is not None and self._listed != self.directory:  # it was configured anew
             self._kept = ()
             self._list()
-        for incident in self._incidents.due(view, {bundle.server: bundle for bundle in self._kept}):
+        for incident in self._incidents.due(view, self._latest()):
             task = asyncio.ensure_future(self._keep(incident, view))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

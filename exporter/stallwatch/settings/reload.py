@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from typing import Generic, TypeVar
 
 from stallwatch import aside
 from stallwatch.config import ConfigError
+from stallwatch.plainfile import read_plain
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +40,11 @@ def watch_directory(path: Path, stir: Callable[[], None]) -> Stop:
 def digest_of(path: Path) -> str:
     """Name the content of the file, or why there is none."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            return hashlib.sha256(file.read(LARGEST_FILE + 1)).hexdigest()
+        return hashlib.sha256(read_plain(path, LARGEST_FILE + 1)).hexdigest()
     except OSError as error:
         return f"unreadable: {error.strerror}"
+    except ValueError as error:
+        return f"unreadable: {error}"
 
 
 class Reloader(Generic[C]):
