@@ -6,6 +6,7 @@ from dataclasses import dataclass
 ROWS = {
     "cpu_seconds": "CPU s per 60 s",
     "memory_mib": "memory, peak, MiB",
+    "shared_out_mib": "memory, PSS, MiB",
     "p50_ms": "scrape p50, ms",
     "p99_ms": "scrape p99, ms",
     "bytes": "bytes per scrape",

@@ -143,4 +143,4 @@ def _worker_of(pid, parent):
             words = file.read().split(b"\0")
     except OSError:
         return None
-    return words[3].decode() if b"stallwatch.child" in words else None
+    return words[3].decode() if b"stallwatch.leanchild" in words else None

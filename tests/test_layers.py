@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "systemd", "deltas", "plainfile"},
+    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "lightly", "systemd", "deltas", "plainfile"},
     {"exchange"},
     {"http_probe", "trust", "networks", "sections", "answer"},
     {"config", "journal", "asking"},
@@ -15,6 +15,7 @@ LAYERS = (
     {"discovery"},
     {"collectors", "sources"},
     {"child", "trial", "expense"},
+    {"leanchild"},
     {"workers"},
     {"placement", "roster", "slots", "lanes", "mending", "release"},
     {"past"},

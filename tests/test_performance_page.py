@@ -45,17 +45,26 @@ def test_a_part_that_was_not_measured_stays(script, tmp_path, monkeypatch):
 def test_the_four_together_cost_their_sum_and_the_slowest_scrape(script):
     """CPU, memory, bytes and series add up; Prometheus has it all when the last one has answered."""
     compare = script("compare")
-    one = compare.Cost(cpu_seconds=1.0, memory_mib=20.0, p50_ms=2.0, p99_ms=9.0, bytes=1000, series=10)
+    one = compare.Cost(
+        cpu_seconds=1.0, memory_mib=20.0, shared_out_mib=18.0, p50_ms=2.0, p99_ms=9.0, bytes=1000, series=10
+    )
     both = compare.together([one, replace(one, p50_ms=5.0, p99_ms=6.0)])
-    assert both == compare.Cost(2.0, 40.0, 5.0, 9.0, 2000, 20)
+    assert both == compare.Cost(2.0, 40.0, 36.0, 5.0, 9.0, 2000, 20)
 
 
 def test_a_comparison_is_lost_by_one_row(script):
     """Stallwatch is ahead only where it costs less CPU and memory, and answers sooner."""
     compare = script("compare")
-    ours = compare.Cost(cpu_seconds=1.0, memory_mib=50.0, p50_ms=1.0, p99_ms=2.0, bytes=1, series=1)
+    ours = compare.Cost(
+        cpu_seconds=1.0, memory_mib=50.0, shared_out_mib=40.0, p50_ms=1.0, p99_ms=2.0, bytes=1, series=1
+    )
     for worse, is_ahead in (({}, True), ({"memory_mib": 100.0}, False), ({"p99_ms": 9.0}, False)):
-        runs = [{compare.STALLWATCH: replace(ours, **worse), compare.TOGETHER: compare.Cost(3.0, 90.0, 8.0, 9.0, 2, 2)}]
+        runs = [
+            {
+                compare.STALLWATCH: replace(ours, **worse),
+                compare.TOGETHER: compare.Cost(3.0, 90.0, 80.0, 8.0, 9.0, 2, 2),
+            }
+        ]
         assert compare.ahead(compare.summary(runs)) is is_ahead
     assert "| CPU s per 60 s | 1 | 3 | 0.33 |" in compare.table("node", compare.summary(runs))
 

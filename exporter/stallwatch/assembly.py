@@ -5,15 +5,14 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stallwatch import __version__
+from stallwatch import __version__, aside
 from stallwatch.config import Config
-from stallwatch.evidence.gathering import Gatherer
 from stallwatch.evidence.keeper import EvidenceKeeper
 from stallwatch.exposition import Exposition
 from stallwatch.flight import FlightRecorder
@@ -25,16 +24,22 @@ from stallwatch.notify.message import Where
 from stallwatch.notify.webhook import Webhook
 from stallwatch.settings.reload import Reloader
 from stallwatch.signals import start_workers
+from stallwatch.snapshot import Server
 from stallwatch.status import StatusPage
 from stallwatch.systemd import Notifier
 from stallwatch.trends import Trends
 from stallwatch.view import View
 from stallwatch.web import SECURITY_HEADERS, Orders, application
 
+if TYPE_CHECKING:
+    from stallwatch.evidence.gathering import Found, Gatherer
+
 logger = logging.getLogger("stallwatch")
 
 Load = Callable[[], Config]
 
+LOADING_SECONDS = 20.0
+"""How long a disk may take for the code that gathers evidence."""
 NEED_A_RESTART = ("web", "workers", "path", "state")
 """Sections of the configuration that count only from the next start on."""
 
@@ -171,13 +176,24 @@ async def _keep_evidence(stack: AsyncExitStack, monitor: Monitor) -> None:
         if monitor.config.evidence.enabled:
             recorder.take(view.snapshot, monitor.remember)
 
+    async def gather(server: Server) -> "Sequence[Found]":
+        gatherer = await asyncio.wait_for(aside.begin(lambda: _gatherer(monitor), "evidence"), LOADING_SECONDS)
+        return await gatherer.gather(server)
+
     recorder = FlightRecorder()
-    keeper = EvidenceKeeper(lambda: monitor.config.evidence, Gatherer(monitor).gather, recorder.dump)
+    keeper = EvidenceKeeper(lambda: monitor.config.evidence, gather, recorder.dump)
     await keeper.load()
     monitor.kept = keeper.kept
     monitor.watch(record)
     monitor.watch(keeper.take)
     stack.push_async_callback(keeper.close)
+
+
+def _gatherer(monitor: Monitor) -> "Gatherer":
+    """Load what gathers with the first incident; in a thread, since it is read from a disk that may hang."""
+    from stallwatch.evidence.gathering import Gatherer  # noqa: PLC0415 most exporters never see an incident
+
+    return Gatherer(monitor)
 
 
 def _kept_in(config: Config) -> Path | None:

@@ -1,6 +1,6 @@
 """What does a worker do? Requests come in on standard input, readings go out, one at a time.
 
-A worker loads only the modules it is told (`python -m stallwatch.child NAME OPTIONS NOTE_FD MODULE...`), so that it
+A worker loads only the modules it is told (`python -m stallwatch.leanchild NAME OPTIONS NOTE_FD MODULE...`), so that it
 stays small, and it may get stuck for ever in a system call: nobody waits for it then. Before each read that can block
 it leaves a note in memory shared with the exporter, which tells what it is stuck in.
 """
@@ -101,7 +101,3 @@ def fields_of(value: object) -> dict[str, Any]:
     """Return the fields of a slotted dataclass, those of its base classes first, for JSON."""
     names = [name for base in reversed(type(value).__mro__) for name in getattr(base, "__slots__", ())]
     return {name: getattr(value, name) for name in names}
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

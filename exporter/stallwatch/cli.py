@@ -10,6 +10,7 @@ from typing import Any
 from stallwatch.asking import ANYBODY, Client
 from stallwatch.commandline import parser
 from stallwatch.config import Config
+from stallwatch.lightly import lightly
 from stallwatch.settings.sources import ConfigError, file_of, load
 
 
@@ -57,7 +58,8 @@ def _serve(arguments: dict[str, object]) -> int:
             _check_files(load(arguments, os.environ))
             print("the configuration is good")  # noqa: T201 the answer to what was typed
             return 0
-        from stallwatch.serve import serve  # noqa: PLC0415 aiohttp is loaded only to serve
+        with lightly():
+            from stallwatch.serve import serve  # noqa: PLC0415 aiohttp is loaded only to serve
 
         return serve(lambda: load(arguments, os.environ), file_of(arguments, os.environ))
     except ConfigError as error:

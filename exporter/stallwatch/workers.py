@@ -67,7 +67,7 @@ class Worker:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self._arguments = [sys.executable, "-m", "stallwatch.child", name, json.dumps(dict(options))]
+        self._arguments = [sys.executable, "-m", "stallwatch.leanchild", name, json.dumps(dict(options))]
         self._modules = list(modules)
         self._deadlines = deadlines
         self._environ = environ

@@ -214,13 +214,31 @@ async def test_a_resolver_that_hung_is_asked_again(file):
         assert await post.send(path, BODY) == Outcome("delivered")
 
 
+def authority_for(host):
+    """Return a server's context for this host, one that trusts it, and the CA's certificate as a file would hold it."""
+    authority = trustme.CA()
+    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert(host).configure_cert(theirs)
+    authority.configure_trust(ours)
+    return theirs, ours, authority.cert_pem.bytes()
+
+
+async def test_a_ca_that_the_system_comes_to_trust_counts_from_the_next_message_on(file, tmp_path, monkeypatch):
+    """The system's CAs are read when they are needed, whatever was read as aiohttp was loaded."""
+    theirs, _, certificate = authority_for("127.0.0.1")
+    cas, receiver, post = tmp_path / "cas.pem", Receiver(), Post()
+    monkeypatch.setenv("SSL_CERT_FILE", str(cas))
+    async with servers.serving(receiver._behave, tls=theirs) as port:
+        path = file(f"https://127.0.0.1:{port}/canary")
+        assert await post.send(path, BODY) == Outcome("failed", "tls_error")
+        cas.write_bytes(certificate)
+        assert await post.send(path, BODY) == Outcome("delivered")
+
+
 @pytest.mark.parametrize(("host", "result"), [("127.0.0.1", "delivered"), ("127.0.0.2", "failed")])
 async def test_certificates_are_verified(file, host, result):
     """Name and chain; the secret is in the path, and a stranger must not get to read it."""
-    authority = trustme.CA()
-    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    authority.issue_cert("127.0.0.1").configure_cert(theirs)
-    authority.configure_trust(ours)
+    theirs, ours, _ = authority_for("127.0.0.1")
     receiver = Receiver()
     async with servers.serving(receiver._behave, tls=theirs) as port:
         path = file(f"https://{host}:{port}/canary")

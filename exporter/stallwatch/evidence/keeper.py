@@ -10,17 +10,19 @@ import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stallwatch import aside
 from stallwatch.evidence import store
-from stallwatch.evidence.content import Content
-from stallwatch.evidence.gathering import Found
 from stallwatch.evidence.incidents import Incident, Incidents
 from stallwatch.redaction import told
 from stallwatch.sections import EvidenceConfig
 from stallwatch.snapshot import Server
 from stallwatch.sources import pyspy
 from stallwatch.view import Bundle, Kept, View
+
+if TYPE_CHECKING:  # most exporters never see an incident, and do without 1.4 MiB of code for it
+    from stallwatch.evidence.gathering import Found
 
 logger = logging.getLogger("stallwatch.evidence")
 
@@ -30,7 +32,7 @@ LOAD_SECONDS = 2.0
 WRITE_SECONDS = 60.0
 """So long a disk may take for a bundle before it is taken for dead; nothing more is written until it answers."""
 
-Gather = Callable[[Server], Awaitable[Sequence[Found]]]
+Gather = Callable[[Server], Awaitable[Sequence["Found"]]]
 
 
 class EvidenceKeeper:
@@ -129,7 +131,7 @@ class EvidenceKeeper:
                 self._failures.update(one.source for one in found if one.broken)
                 if not self._settings().enabled:  # switched off meanwhile
                     return
-                bundle = await self._write(Content(incident, view, tuple(found), self._recording()))
+                bundle = await self._write(incident, view, found)
             except Exception as error:  # noqa: BLE001 what cannot be kept must not end the watch
                 self._incidents.failed(incident, view.snapshot.moment)
                 self._failures["write"] += 1
@@ -140,20 +142,24 @@ class EvidenceKeeper:
         extra = {"server": name, "bundle": str(self.directory / bundle), "why": incident.why}
         logger.warning("evidence kept", extra=extra)
 
-    async def _write(self, content: Content) -> str:
+    async def _write(self, incident: Incident, view: View, found: "Sequence[Found]") -> str:
         """Write a bundle and return its name; raises TimeoutError where the disk does not answer, OSError."""
         async with self._disk:
             if self._writing and not self._writing.done():
                 raise TimeoutError("the disk has not answered since the bundle before")
-            self._writing = aside.begin(lambda: self._written(content), "evidence")
+            recording = self._recording()
+            self._writing = aside.begin(lambda: self._written(incident, view, found, recording), "evidence")
             done, _ = await asyncio.wait({self._writing}, timeout=self._write_seconds)
             if not done:
                 self._writing.add_done_callback(lambda ended: ended.exception())  # nobody waits for it any more
                 raise TimeoutError(f"the disk has not answered in {self._write_seconds:g} s")
             return self._writing.result()
 
-    def _written(self, content: Content) -> str:
+    def _written(self, incident: Incident, view: View, found: "Sequence[Found]", recording: bytes) -> str:
         """Write a bundle, throw away what is too old, and return its name; in a thread of its own."""
+        from stallwatch.evidence.content import Content  # noqa: PLC0415 loaded with the first incident
+
+        content = Content(incident, view, tuple(found), recording)
         settings, directory = self._settings(), self.directory
         name = store.write(directory, content.name, content.files())
         self._kept = tuple(store.prune(directory, settings.keep, settings.max_bytes, name))

@@ -72,10 +72,15 @@ class Post:
             trust_env=False,  # it would also read .netrc, in the event loop
         )
         async with session:
-            trust = True if self._trust is None else self._trust
+            trust = self._trust or await _systems_trust(url)
             answer = await session.post(url, data=body, allow_redirects=False, proxy=proxy_of(url), ssl=trust)
             answer.close()
             return answer.status
+
+
+async def _systems_trust(url: URL) -> ssl.SSLContext | bool:
+    """Return a context with the CAs of the system, of which aiohttp was not to load any; read anew for each message."""
+    return await aside.begin(ssl.create_default_context, "system CAs") if url.scheme == "https" else True
 
 
 def _outcome(status: int) -> Outcome:

@@ -1,11 +1,11 @@
 """Is a value in a YAML file of the kind it must be? One line that names file, key and what is allowed says when not."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from stallwatch.config import ConfigError
 from stallwatch.settings.showing import shown, shown_key, shown_kind
+from stallwatch.settings.spelling import closest
 from stallwatch.values import parse_duration
 
 LONGEST_SECONDS = 366 * 86400.0
@@ -94,5 +94,5 @@ class Checks:
 
 
 def _hint(name: str, allowed: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name[:64], allowed, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = closest(name, allowed)
+    return f"; did you mean {close}?" if close else ""

@@ -4,7 +4,6 @@ Flags win over the environment, the environment over the file, the file over the
 own against the types in `config`, so that an error names the file, variable or flag at fault, and no secret.
 """
 
-import difflib
 import os
 import re
 import types
@@ -19,6 +18,7 @@ from stallwatch.config import Config, ConfigError, RuleError
 from stallwatch.sections import Section
 from stallwatch.settings.flags import FILE_FLAG, FLAGS, add_flags, given
 from stallwatch.settings.showing import shown, shown_key, shown_kind
+from stallwatch.settings.spelling import closest
 
 PREFIX = "STALLWATCH_"
 # Not settings: what tests hand to stand-ins, and what Kubernetes gives every pod beside a Service named stallwatch.
@@ -155,8 +155,8 @@ def _expected(kind: Any) -> str:
 
 
 def _unknown(key: str, allowed: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(key, allowed, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    close = closest(key, allowed)
+    hint = f"; did you mean {close}?" if close else ""
     return f"unknown key; allowed: {', '.join(sorted(allowed))}{hint}"
 
 
@@ -167,8 +167,8 @@ def _of_environment(environ: Mapping[str, str]) -> Source:
         if not name.startswith(PREFIX) or FOREIGN.fullmatch(name) or name == FILE_VARIABLE:
             continue
         if name not in variables:
-            close = difflib.get_close_matches(name, variables, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(variables)}"
+            close = closest(name, variables)
+            hint = f"did you mean {close}?" if close else f"allowed: {', '.join(variables)}"
             raise ConfigError(f"{name}: unknown variable; {hint}")
         _put(raw, variables[name], environ[name])
     return Source(raw, _variable, Path(), text=True)
