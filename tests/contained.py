@@ -111,7 +111,7 @@ def control_group(name):
     """Make a control group of this name in the second hierarchy, and return its folder; all in it ends with it."""
     mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
     root = next(Path(fields[4]) for fields in mounts if fields[fields.index("-") + 1] == "cgroup2")
-    top = root / f"stallwatch-test-{os.urandom(4).hex()}"
+    top = root / f"stallwatch-test-{os.urandom(4).hex()}.slice"
     group = top / name
     group.mkdir(parents=True)
     try:

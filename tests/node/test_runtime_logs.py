@@ -29,7 +29,7 @@ class NodeOfContainers:
         self.member(LAUNCHER, FIRST, start=1001.0)
         self.procfs = Procfs(str(self.tree.root))
         self.table = ProcessTable(lambda: self.now)
-        self.logs = RuntimeLogs(self.table, lambda: self.now)
+        self.logs = RuntimeLogs(self.table, lambda: self.now, str(folder / "no-journalctl"))
 
     def member(self, pid, ppid, *, container=MINE, output="pipe:[5]", start=1000.0):
         """Add a process of a container."""
@@ -190,15 +190,47 @@ def test_not_being_allowed_to_look_is_told(node):
     assert node.find(procfs=Denied(str(node.tree.root))).absence.startswith("permission_denied: ")
 
 
-def test_a_socket_that_systemd_gave_is_that_of_the_journal(node):
-    """It says so in the environment; another socket is not called the journal's."""
-    node.member(LAUNCHER, FIRST, output="socket:[4711]")
-    found = node.find(absent("socket"), journal="8:4711")
-    assert found.path is None
-    assert found.absence.startswith("journal: ")
-    assert "StandardError=append:FILE" in found.absence
+@pytest.fixture
+def journalctl(tmp_path):
+    """Return a journalctl that knows one container's lines."""
+    program = tmp_path / "bin" / "journalctl"
+    program.parent.mkdir()
+    program.write_text(f"""#!/bin/sh\ncase "$*" in *CONTAINER_ID_FULL={MINE}*) echo '{{"MESSAGE":"hello"}}';; esac\n""")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_socket_that_systemd_gave_is_that_of_the_journal(node, journalctl):
+    """It says so in the environment, and the control group says of which unit; another socket is not the journal's."""
+    node.logs = RuntimeLogs(node.table, lambda: node.now, journalctl)
+    cgroup = "0::/system.slice/sglang@kimi.service\n"
+    node.tree.add(
+        LAUNCHER, "sh", ppid=1, cgroup=cgroup, fds=dict.fromkeys((1, 2), ("socket:[4711]", os.O_RDWR))
+    )
+    assert node.find(absent("socket"), journal="8:4711").path == "journal:_SYSTEMD_UNIT=sglang@kimi.service"
     for other in ("8:4712", "", "x"):
         assert node.find(absent("socket"), journal=other) == absent("socket")
+
+
+def test_a_journal_that_cannot_be_asked_is_named(node, journalctl, tmp_path):
+    """Without the program, as in most containers, and without a unit that its lines are marked with."""
+    node.member(LAUNCHER, FIRST, output="socket:[4711]")
+    for program in (journalctl, str(tmp_path / "nowhere")):
+        node.logs = RuntimeLogs(node.table, lambda: node.now, program)
+        found = node.find(absent("socket"), journal="8:4711")
+        assert found.path is None
+        assert found.absence.startswith("journal: ")
+        assert "StandardError=append:FILE" in found.absence
+
+
+def test_a_container_without_a_file_may_be_in_the_journal(node, journalctl):
+    """As Podman's usually are; one of which the journal shows nothing has no log."""
+    node.logs = RuntimeLogs(node.table, lambda: node.now, journalctl)
+    assert node.find().path == f"journal:CONTAINER_ID_FULL={MINE}"
+    node.member(LAUNCHER, FIRST, container=OTHER)
+    node.member(FIRST, SHIM, container=OTHER)
+    node.logs = RuntimeLogs(node.table, lambda: node.now, journalctl)
+    assert node.find(container=OTHER).absence.startswith("runtime: ")
 
 
 def test_what_belongs_to_containers_that_went_is_forgotten(node):

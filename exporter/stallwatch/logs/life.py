@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from stallwatch.logs import journal
+from stallwatch.logs.journal import Journal
 from stallwatch.logs.markers import ERROR_KINDS, KINDS, SERVING, STEP_WAIT
 from stallwatch.logs.scan import Mark, Scanner
 from stallwatch.logs.tail import Tail
@@ -100,7 +102,7 @@ class Follower:
 
     def __init__(self, engine: str) -> None:
         self._scanner = Scanner(engine)
-        self._tail: Tail | None = None
+        self._tail: Tail | Journal | None = None
         self._path = self._root = self._incarnation = ""
         self._life = Life()
         self._launched: float | None = None  # when a line that begins a life was seen
@@ -164,7 +166,7 @@ class Follower:
         if self._tail:
             self._tail.close()
 
-    def _follow(self, path: str, root: str, incarnation: str) -> Tail:
+    def _follow(self, path: str, root: str, incarnation: str) -> Tail | Journal:
         if self._tail and (path, root) == (self._path, self._root):
             return self._tail
         if self._tail and incarnation == self._incarnation and self._tail.goes_on_at(path, root):
@@ -175,7 +177,8 @@ class Follower:
             self._rotations += self._tail.rotations
             self._skipped += self._tail.skipped_bytes
             self._begin_life()
-        self._tail, self._path, self._root = Tail(path, root=root), path, root
+        self._tail = Journal(path) if path.startswith(journal.PREFIX) else Tail(path, root=root)
+        self._path, self._root = path, root
         self._old, self._clock, self._offered, self._written = True, -math.inf, b"", False
         return self._tail
 

@@ -155,9 +155,13 @@ class Procfs:
             return user == 0 or bool(file.st_mode & stat.S_IRUSR)
         return bool(file.st_mode & (stat.S_IRGRP if file.st_gid in groups else stat.S_IROTH))
 
+    def control_groups(self, pid: int) -> str:
+        """Return the control groups of a process, a line for each hierarchy."""
+        return (self._read(f"{pid}/cgroup", 65536) or b"").decode(errors="replace")
+
     def container(self, pid: int) -> tuple[str, str]:
         """Return the container id and the pod uid of a process, empty where it has none."""
-        text = (self._read(f"{pid}/cgroup", 65536) or b"").decode(errors="replace")
+        text = self.control_groups(pid)
         container, pod = _CONTAINER.search(text), _POD.search(text)
         return container[1] if container else "", pod[1].replace("_", "-") if pod else ""
 

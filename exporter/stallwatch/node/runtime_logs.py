@@ -3,8 +3,9 @@
 A container's output is a pipe or a terminal that its runtime holds the other end of. containerd and Docker pass it on
 to a daemon that has the pipes and files of all containers open, so open files do not tell which file is whose; the id
 of the container does, by the places where kubelet, Docker and Podman keep its log. They are looked for in our own tree
-and in that of the node's first process, since we may be in a container ourselves. Podman that logs to the journal, and
-Docker with another driver, leave none.
+and in that of the node's first process, since we may be in a container ourselves. Docker and Podman that log to the
+journal leave none, and mark there what is a container's with its id, as that of a service is with the name of its unit.
+Docker with another driver leaves nothing that can be read.
 
 That file is the server's only where the server writes to what the first process of its container writes to: what was
 started by `docker exec` writes elsewhere.
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
+from stallwatch.logs import journal
 from stallwatch.node import inside
 from stallwatch.node.facts import Facts
 from stallwatch.node.log_source import LogSource, absent, reachable
@@ -35,8 +37,8 @@ NO_FILE = (
     "of the node, have the runtime write files (json-file, k8s-file), or name its log in the configuration"
 )
 JOURNAL = (
-    'journal: it logs to the journal, which is not read; add "StandardOutput=append:FILE" and '
-    '"StandardError=append:FILE" to its unit, or name its log in the configuration'
+    "journal: it logs to the journal, and there is no journalctl here to ask, or it is in no unit to ask for; add "
+    '"StandardOutput=append:FILE" and "StandardError=append:FILE" to its unit, or name its log in the configuration'
 )
 TRY_AGAIN_AFTER = 30.0
 _MOST_SIBLINGS = 256
@@ -55,9 +57,12 @@ class _Found:
 class RuntimeLogs:
     """Finds the logs that others keep for servers, and remembers them."""
 
-    def __init__(self, table: ProcessTable, clock: Callable[[], float] = boottime) -> None:
+    def __init__(
+        self, table: ProcessTable, clock: Callable[[], float] = boottime, journalctl: str = journal.PROGRAM
+    ) -> None:
         self._table = table
         self._clock = clock
+        self._journalctl = journalctl
         self._found: dict[str, _Found] = {}
         self._firsts: dict[tuple[int, str], int] = {}  # by a pid and its container
 
@@ -67,13 +72,18 @@ class RuntimeLogs:
         try:
             links = {link for pid, descriptor in outputs if (link := procfs.link(pid, f"fd/{descriptor}"))}
             if word == "socket" and f"socket:[{facts.journal_stream.rpartition(':')[2]}]" in links:
-                return LogSource(None, JOURNAL)
+                return self._of_unit(procfs, outputs[0][0])
             if word in {"pipe", "terminal"} and container_id:
                 shared = self._shared(procfs, outputs[0][0], container_id, links)
                 return self._of_container(procfs, container_id) if shared else log
         except PermissionError:
             return absent("permission_denied")
         return log
+
+    def _of_unit(self, procfs: Procfs, pid: int) -> LogSource:
+        """Return what the journal holds of the service that a process belongs to."""
+        path = journal.path_of_unit(procfs.control_groups(pid)) if journal.is_here(self._journalctl) else None
+        return LogSource(path) if path else LogSource(None, JOURNAL)
 
     def forget_others(self, containers: Collection[str], pids: Collection[int]) -> None:
         """Drop what is known of all other containers and processes."""
@@ -119,6 +129,14 @@ class RuntimeLogs:
             places = (place.format(container_id) for place in PLACES)
             yield from _regular(procfs, root, (*(f"{KUBELET}/{name}" for name in names), *places))
         yield from self._held_by_daemon(procfs, container_id)
+        yield from self._in_journal(procfs, container_id)
+
+    def _in_journal(self, procfs: Procfs, container_id: str) -> Iterator[LogSource]:
+        path = journal.path_of_container(container_id)
+        guard(procfs, path)
+        with suppress(OSError):
+            if journal.holds(path, self._journalctl):
+                yield LogSource(path)
 
     def _held_by_daemon(self, procfs: Procfs, container_id: str) -> Iterator[LogSource]:
         """Yield what Docker has open for a container, wherever it was told to keep its data."""

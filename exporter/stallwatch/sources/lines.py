@@ -11,12 +11,12 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stallwatch.collectors.log import each_of, target
-from stallwatch.logs import markers, rotation
+from stallwatch.logs import journal, markers, rotation
 from stallwatch.logs.markers import Marker
 from stallwatch.logs.place import Place
 from stallwatch.logs.scan import Mark, Scanner, pattern_of
@@ -168,18 +168,26 @@ def _each(whole: bytes) -> Iterator[bytes]:
 
 def _read(wanted: Mapping[str, Any]) -> LogLines:
     """Read the end of one log; raises OSError."""
+    if wanted["path"].startswith(journal.PREFIX):
+        text = journal.recent(wanted["path"])
+        return LogLines(wanted["server"], len(text), len(text), _last_of(_each(text), wanted["engine"]))
     file = rotation.open_log(Place(wanted["path"], wanted["root"]))
     try:
         size = os.fstat(file.descriptor).st_size
-        scanner, last = Scanner(wanted["engine"]), _Last()
-        for piece in _pieces(file.descriptor, size):
-            own = scanner.own_text(piece)
-            for mark in scanner.scan(own).marks:
-                if mark.marker.kind in {"progress", "error"}:
-                    last.take(told(mark, own[mark.start : mark.end].decode(errors="replace")))
-        return LogLines(wanted["server"], size, min(size, HISTORY), last.in_order())
+        lines = _last_of(_pieces(file.descriptor, size), wanted["engine"])
+        return LogLines(wanted["server"], size, min(size, HISTORY), lines)
     finally:
         os.close(file.descriptor)
+
+
+def _last_of(pieces: Iterable[bytes], engine: str) -> tuple[Line, ...]:
+    scanner, last = Scanner(engine), _Last()
+    for piece in pieces:
+        own = scanner.own_text(piece)
+        for mark in scanner.scan(own).marks:
+            if mark.marker.kind in {"progress", "error"}:
+                last.take(told(mark, own[mark.start : mark.end].decode(errors="replace")))
+    return last.in_order()
 
 
 def reader(
