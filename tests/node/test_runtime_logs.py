@@ -204,9 +204,7 @@ def test_a_socket_that_systemd_gave_is_that_of_the_journal(node, journalctl):
     """It says so in the environment, and the control group says of which unit; another socket is not the journal's."""
     node.logs = RuntimeLogs(node.table, lambda: node.now, journalctl)
     cgroup = "0::/system.slice/sglang@kimi.service\n"
-    node.tree.add(
-        LAUNCHER, "sh", ppid=1, cgroup=cgroup, fds=dict.fromkeys((1, 2), ("socket:[4711]", os.O_RDWR))
-    )
+    node.tree.add(LAUNCHER, "sh", ppid=1, cgroup=cgroup, fds=dict.fromkeys((1, 2), ("socket:[4711]", os.O_RDWR)))
     assert node.find(absent("socket"), journal="8:4711").path == "journal:_SYSTEMD_UNIT=sglang@kimi.service"
     for other in ("8:4712", "", "x"):
         assert node.find(absent("socket"), journal=other) == absent("socket")
