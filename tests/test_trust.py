@@ -57,6 +57,23 @@ async def test_the_cas_of_the_system_are_taken_in_once(trusting):
     assert await trusting.context(server_at(tls=False), "/nonexistent") is None
 
 
+async def test_cas_of_the_system_that_cannot_be_read_now_are_those_of_before(trusting, monkeypatch):
+    """Their disk may hang with what a page is about; who never had any says so, and is held up no longer than told."""
+    gate = threading.Event()
+    monkeypatch.setattr(trust, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(trust, "_state_of_the_systems", lambda: gate.wait(20))
+    with pytest.raises(NotMadeError) as refused:
+        await trusting.of_system()
+    assert refused.value.reason == "ca_unreadable"
+    gate.set()
+    monkeypatch.setattr(trust, "READ_SECONDS", 20.0)
+    first = await trusting.of_system()
+    gate.clear()
+    monkeypatch.setattr(trust, "READ_SECONDS", 0.2)
+    assert await trusting.of_system() is first
+    gate.set()
+
+
 async def test_a_ca_with_a_comment_of_any_language_is_one(trusting, tmp_path):
     """Only the certificates in a file count."""
     file = tmp_path / "ca.pem"

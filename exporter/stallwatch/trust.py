@@ -40,6 +40,19 @@ class Trust(Generic[Context]):
             return None
         if ca_file is None and ipaddress.ip_address(server.address or "").is_loopback:
             return self._unverified()
+        return await self._read(ca_file)
+
+    async def of_system(self) -> Context:
+        """Return a context with the CAs of the system; where they cannot be read now, those of before; NotMadeError."""
+        try:
+            return await self._read(None)
+        except NotMadeError:
+            _, context = self._kept.get("", (None, None))
+            if context is None:
+                raise
+            return context
+
+    async def _read(self, ca_file: str | None) -> Context:
         place = ca_file or "the CAs of the system"
         try:
             return await self._reads.read(place, lambda: self._verified(ca_file), READ_SECONDS)

@@ -205,7 +205,10 @@ def test_a_socket_that_systemd_gave_is_that_of_the_journal(node, journalctl):
     node.logs = RuntimeLogs(node.table, lambda: node.now, journalctl)
     cgroup = "0::/system.slice/sglang@kimi.service\n"
     node.tree.add(LAUNCHER, "sh", ppid=1, cgroup=cgroup, fds=dict.fromkeys((1, 2), ("socket:[4711]", os.O_RDWR)))
-    assert node.find(absent("socket"), journal="8:4711").path == "journal:_SYSTEMD_UNIT=sglang@kimi.service"
+    assert (
+        node.find(absent("socket"), journal="8:4711").path
+        == "journal:_SYSTEMD_UNIT=sglang@kimi.service,_TRANSPORT=stdout"
+    )
     for other in ("8:4712", "", "x"):
         assert node.find(absent("socket"), journal=other) == absent("socket")
 
@@ -224,7 +227,7 @@ def test_a_journal_that_cannot_be_asked_is_named(node, journalctl, tmp_path):
 def test_a_container_without_a_file_may_be_in_the_journal(node, journalctl):
     """As Podman's usually are; one of which the journal shows nothing has no log."""
     node.logs = RuntimeLogs(node.table, lambda: node.now, journalctl)
-    assert node.find().path == f"journal:CONTAINER_ID_FULL={MINE}"
+    assert node.find().path == f"journal:CONTAINER_ID_FULL={MINE},_UID=0"
     node.member(LAUNCHER, FIRST, container=OTHER)
     node.member(FIRST, SHIM, container=OTHER)
     node.logs = RuntimeLogs(node.table, lambda: node.now, journalctl)

@@ -261,6 +261,19 @@ async def test_a_proxy_is_asked_for_the_receiver(file, monkeypatch):
     assert outcome == Outcome("failed", "the proxy answers HTTP 407")
 
 
+async def test_a_proxy_behind_tls_is_verified_with_the_cas_of_the_system(file, tmp_path, monkeypatch):
+    """Also where the receiver itself speaks none; one that nobody vouches for gets no message."""
+    theirs, _, certificate = authority_for("127.0.0.1")
+    cas, proxy, message = tmp_path / "cas.pem", Receiver(), file("http://hooks.example.org/canary")
+    monkeypatch.setenv("SSL_CERT_FILE", str(cas))
+    async with servers.serving(proxy._behave, tls=theirs) as port:
+        monkeypatch.setenv("HTTP_PROXY", f"https://127.0.0.1:{port}")
+        assert (await Post().send(message, BODY)).result == "failed"
+        assert proxy.posts.empty()
+        cas.write_bytes(certificate)
+        assert await Post().send(message, BODY) == Outcome("delivered")
+
+
 async def test_no_connection_is_left(file):
     """A POST keeps no descriptor, however it ended."""
     post, counts = Post(within=0.2), []

@@ -1,10 +1,11 @@
 """What did a server write to the journal of its node since the last look?
 
-`journalctl` is asked, which knows the journal's files, their forms and their rotation: once for what is there already,
-up to its end, and then for what comes. It is read without waiting, so that a journal which does not answer stops
-nobody. A message with colours, or with bytes that are no UTF-8, comes as a list of numbers.
+`journalctl` is asked, which knows the journal's files, their forms and their rotation: first for the end of what is
+there, then every few seconds for what came after the last entry. It is never waited for, and what it says is taken for
+the whole only once it has ended well: a program that follows the journal may have gone deaf (no inotify watch was left)
+and would look like a server that is silent. So a log is silent only where the journal was just asked and had no more.
 
-A log of which the journal shows not one line is taken for one that we may not see, not for one that is silent.
+A message with colours, or with bytes that are no text, comes as a list of numbers.
 """
 
 import contextlib
@@ -14,28 +15,35 @@ import os
 import re
 import select
 import shutil
-import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stallwatch.logs.tail import LONGEST_LINE, LOOK_BYTES, LOOK_SECONDS, PIECE, clean
+from stallwatch.logs.tail import HISTORY, LONGEST_LINE, LOOK_BYTES, LOOK_SECONDS, PIECE, clean
 
 PREFIX = "journal:"
 PROGRAM = "journalctl"
 HISTORY_LINES = 20_000
 LONGEST_ENTRY = 1 << 20
-TRY_AGAIN_SECONDS = 10.0
-ASKED_SECONDS = 5.0
-HOLDS_SECONDS = 2.0
-END_SECONDS = 0.5
+ASK_SECONDS = 5.0
+"""How often it is asked for what is new; each time takes it some ten milliseconds of CPU."""
+ANSWER_SECONDS = 15.0
+"""Who has not answered by then is given up; a log that was not heard of for so long is absent, and not yet silent."""
+FIRST_SECONDS = 0.2
+"""How long the first look waits, so that most logs are known after it."""
+RECENT_SECONDS = 3.0
+_END_SECONDS = 0.3
 
-_MATCH = re.compile(r"(?:_SYSTEMD_UNIT|_SYSTEMD_USER_UNIT)=[\w.@:\\-]{1,255}|CONTAINER_ID_FULL=[0-9a-f]{64}")
-_WRITTEN = re.compile(rb'"__REALTIME_TIMESTAMP":"(\d{1,20})"')
+_MATCH = re.compile(
+    r"(?:_SYSTEMD_UNIT|_SYSTEMD_USER_UNIT)=[\w.@:\\-]{1,255}|CONTAINER_ID_FULL=[0-9a-f]{64}|_TRANSPORT=stdout|_UID=0"
+)
+_WRITTEN = re.compile(rb'"__REALTIME_TIMESTAMP":"(\d{1,18})"')
 _CURSOR = re.compile(rb'"__CURSOR":"([\w=;]{1,400})"')
 _UNITS = re.compile(
-    r"^\d+:(?:name=systemd)?:(?:/[^/\n]+\.slice)*/([^/\n]+\.service)(?:(?:/[^/\n]+\.slice)*/([^/\n]+\.service))?",
+    r"^\d+:(?:name=systemd)?:(?:/[^/\n]+\.slice)*/([^/\n]+\.service)"
+    r"(?:(?:/[^/\n]+\.slice)*/([^/\n]+\.service))?((?:/[^/\n]+)*)$",
     re.MULTILINE,
 )
 
@@ -43,18 +51,24 @@ _UNITS = re.compile(
 def path_of_unit(cgroup: str) -> str | None:
     """Name what the journal holds of the service whose control groups these are, as `/proc/PID/cgroup` lists them.
 
-    A service of a user is one within the service of that user's manager.
+    A service of a user is one within that of the user's manager. One within any other service logs to a journal of its
+    own, as those of a container that runs systemd do, and is not found.
     """
-    for unit, of_user in _UNITS.findall(cgroup):
-        matches = [f"_SYSTEMD_UNIT={unit}", *([f"_SYSTEMD_USER_UNIT={of_user}"] if of_user else [])]
+    for unit, inner, rest in _UNITS.findall(cgroup):
+        if (inner and not unit.startswith("user@")) or re.search(r"\.(?:service|scope|slice)(?:/|$)", rest):
+            continue
+        matches = [f"_SYSTEMD_UNIT={unit}", *([f"_SYSTEMD_USER_UNIT={inner}"] if inner else []), "_TRANSPORT=stdout"]
         if all(map(_MATCH.fullmatch, matches)):
             return PREFIX + ",".join(matches)
     return None
 
 
 def path_of_container(container_id: str) -> str:
-    """Name what the journal holds of a container, as Docker and Podman mark it."""
-    return f"{PREFIX}CONTAINER_ID_FULL={container_id}"
+    """Name what the journal holds of a container, as Docker and Podman mark it where root runs them.
+
+    Anybody may write such a mark; that root has written it the journal vouches for.
+    """
+    return f"{PREFIX}CONTAINER_ID_FULL={container_id},_UID=0"
 
 
 def is_here(program: str = PROGRAM) -> bool:
@@ -62,53 +76,40 @@ def is_here(program: str = PROGRAM) -> bool:
     return shutil.which(program) is not None
 
 
-def holds(path: str, program: str = PROGRAM) -> bool:
-    """Say whether the journal shows us anything of this; takes some milliseconds."""
-    return bool(recent(path, 1, program, HOLDS_SECONDS)) if is_here(program) else False
+def holds(path: str, program: str = PROGRAM, within: float = RECENT_SECONDS) -> bool:
+    """Say whether the journal shows us anything of this."""
+    with contextlib.suppress(OSError):
+        return bool(recent(path, program, within, lines=1))
+    return False
 
 
-def recent(path: str, lines: int = HISTORY_LINES, program: str = PROGRAM, within: float = ASKED_SECONDS) -> bytes:
-    """Return the last lines of a log as a server wrote them; raises OSError."""
-    command = [*_command(path, program), f"--lines={lines}"]
+def recent(path: str, program: str = PROGRAM, within: float = RECENT_SECONDS, lines: int = HISTORY_LINES) -> bytes:
+    """Return the end of a log as the server wrote it, at most some 8 MiB; raises OSError."""
+    journal, end = Journal(path, program=program, lines=lines), time.monotonic() + within
+    kept: deque[bytes] = deque()
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=within)
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"{program} has not answered in {within:g} s") from error
-    if done.returncode:
-        raise _error(done.stderr, done.returncode)
-    return clean(b"".join(map(_message, done.stdout.splitlines())))
+        while not _is_heard(journal, kept):
+            if time.monotonic() > end:
+                raise NotYetError(f"{program} has not answered in {within:g} s")
+        return b"".join(kept)
+    finally:
+        journal.close()
 
 
-def _command(path: str, program: str) -> list[str]:
-    matches = path.removeprefix(PREFIX).split(",")
-    if not all(map(_MATCH.fullmatch, matches)):
-        raise FileNotFoundError(f"{path}: not a place in the journal")
-    shape = ("--quiet", "--no-pager", "--all", "--output=json", "--output-fields=MESSAGE")
-    return [program, *shape, *matches]
-
-
-def _message(entry: bytes) -> bytes:
-    """Return what one entry says, as a line; nothing where it is none."""
+def _is_heard(journal: "Journal", kept: deque[bytes]) -> bool:
+    """Keep the end of what the journal says, and tell whether that was all."""
     try:
-        fields = json.loads(entry)
-        said = _bytes_of(fields["MESSAGE"])
-    except (ValueError, TypeError, KeyError):
-        return b""
-    return said[:LONGEST_LINE] + b"\n"
+        for piece in journal.look(_END_SECONDS):
+            kept.append(piece)
+            while sum(map(len, kept)) - len(kept[0]) > HISTORY:
+                kept.popleft()
+    except NotYetError:
+        return False
+    return True
 
 
-def _bytes_of(value: Any) -> bytes:
-    if isinstance(value, str):
-        return value.encode(errors="replace")
-    if isinstance(value, list):
-        return bytes(value) if all(isinstance(one, int) for one in value) else b"\n".join(map(_bytes_of, value))
-    return b""
-
-
-def _error(said: bytes, code: int) -> OSError:
-    if b"permission" in said.lower():
-        return PermissionError("the journal may not be read")
-    return OSError(f"journalctl ended with {code}")
+class NotYetError(TimeoutError):
+    """The journal has not answered yet."""
 
 
 class Journal:
@@ -116,45 +117,56 @@ class Journal:
 
     unfinished = b""  # the journal holds whole lines only
     rotations = 0
+    behind = False  # no reading is given before all that is there was read
 
-    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic, program: str = PROGRAM) -> None:
+    def __init__(
+        self,
+        path: str,
+        clock: Callable[[], float] = time.monotonic,
+        program: str = PROGRAM,
+        lines: int = HISTORY_LINES,
+    ) -> None:
         self._command = _command(path, program)
         self._clock = clock
+        self._lines = lines
         self._child: subprocess.Popen[bytes] | None = None
-        self._past = True  # what is there already is being read
-        self._again = -math.inf  # not before then
-        self._why = OSError("the journal has not answered yet")
+        self._asked = -math.inf
+        self._why: OSError | None = NotYetError("journalctl has not answered yet")
         self._last = b""  # the last whole entry
-        self._rest = b""
-        self._dropping = False
+        self._rest, self._dropping = b"", False
         self.size = 0
         self.modified = 0.0  # Unix time
         self.skipped_bytes = 0
         self.grew = False  # in the last look
-        self.behind = False  # more is there than one look may read
 
-    def look(self) -> Iterator[bytes]:
-        """Yield the whole lines that are new, in pieces; raise OSError where the journal shows us none."""
+    def look(self, wait: float = 0.0) -> Iterator[bytes]:
+        """Yield the whole lines that are new, in pieces; raise OSError where the journal tells us nothing for now."""
         self.grew = False
-        until, left = self._clock() + LOOK_SECONDS, LOOK_BYTES
-        while left > 0 and (now := self._clock()) < until:
-            piece = _read(self._running(), until - now if self._past else 0.0)
+        now = self._clock()
+        if self._child is None and now - self._asked >= ASK_SECONDS:
+            wait = wait or (FIRST_SECONDS if self._asked == -math.inf else 0.0)
+            self._asked = now
+            self._child = _started(self._question())
+        left = LOOK_BYTES
+        while self._child and left > 0 and self._clock() < now + LOOK_SECONDS:
+            piece = _read(self._child, wait)
             if piece is None:
                 break
             if not piece:
-                self._end()
+                self._finish(self._child)
+                break
             left -= len(piece)
-            if lines := self._lines(piece):
+            if lines := self._taken(piece):
                 self.grew = True
                 yield lines
-        self.behind = self._past or left <= 0
-        if not self._last:  # it has shown us nothing, which is not silence
+        self._give_up(now)
+        if self._why:
             raise self._why
 
     def close(self) -> None:
         """End the program."""
         if self._child:
-            self._child.terminate()
+            self._child.kill()
             _ended(self._child)
             self._child = None
 
@@ -162,34 +174,34 @@ class Journal:
         """Say that another path is another log."""
         return False
 
-    def _running(self) -> "subprocess.Popen[bytes]":
-        """Return the program, started if it is not there and was not just now; raises OSError."""
-        if self._child is None:
-            now = self._clock()
-            if now < self._again:
-                raise self._why
-            self._again = now + TRY_AGAIN_SECONDS
-            after = f"--after-cursor={_cursor(self._last)}"
-            what = [f"--lines={HISTORY_LINES}"] if self._past else ["--follow", "--no-tail", after]
-            self._child = _started([*self._command, *what])
-        return self._child
+    def _question(self) -> list[str]:
+        """Ask for what came after the last entry, or for the end of all."""
+        found = _CURSOR.search(self._last)
+        return [*self._command, f"--after-cursor={found[1].decode()}" if found else f"--lines={self._lines}"]
 
-    def _end(self) -> None:
-        """Take note that the program has ended, as it does with the past."""
-        if self._child:
-            self._why = _ended(self._child)
-            self._child = None
-        if self._past and self._last:
-            self._past, self._again = False, -math.inf
+    def _finish(self, child: "subprocess.Popen[bytes]") -> None:
+        """Take note of how the program ended."""
+        self._child, self._rest, self._dropping = None, b"", False
+        self._why = _ended(child)
+        if not self._why and not self._last:  # which is no silence: maybe we may not see it
+            self._why = FileNotFoundError("the journal shows us none of it")
 
-    def _lines(self, piece: bytes) -> bytes:
-        whole, newline, rest = (self._rest + piece).rpartition(b"\n")
+    def _give_up(self, now: float) -> None:
+        """End a program that has not answered for too long; one that does not end is not joined by another."""
+        if self._child and now - self._asked > ANSWER_SECONDS:
+            self._why = TimeoutError(f"journalctl has not answered in {ANSWER_SECONDS:g} s")
+            self._child.kill()
+            if self._child.poll() is not None:
+                _ended(self._child)
+                self._child, self._rest, self._dropping = None, b"", False
+
+    def _taken(self, piece: bytes) -> bytes:
+        """Return the lines that this piece of entries completes."""
+        whole, newline, self._rest = (self._rest + piece).rpartition(b"\n")
         if newline and self._dropping:
-            _, _, whole = whole.partition(b"\n")
-            self._dropping = False
-        self._rest = rest
-        if len(rest) > LONGEST_ENTRY:
-            self.skipped_bytes += len(rest)
+            whole, self._dropping = whole.partition(b"\n")[2], False
+        if len(self._rest) > LONGEST_ENTRY or self._dropping:
+            self.skipped_bytes += len(self._rest)
             self._rest, self._dropping = b"", True
         entries = whole.splitlines()
         if not entries:
@@ -202,8 +214,19 @@ class Journal:
         return clean(lines)
 
 
+def _command(path: str, program: str) -> list[str]:
+    matches = path.removeprefix(PREFIX).split(",")
+    if not all(map(_MATCH.fullmatch, matches)):
+        raise FileNotFoundError(f"{path}: not a place in the journal")
+    shape = ("--quiet", "--no-pager", "--all", "--output=json", "--output-fields=MESSAGE")
+    return [program, *shape, *matches]
+
+
 def _started(command: list[str]) -> "subprocess.Popen[bytes]":
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SYSTEMD_")} | {"LC_ALL": "C"}
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
+    )
     for pipe in filter(None, (child.stdout, child.stderr)):
         os.set_blocking(pipe.fileno(), False)
     return child
@@ -212,25 +235,41 @@ def _started(command: list[str]) -> "subprocess.Popen[bytes]":
 def _read(child: "subprocess.Popen[bytes]", wait: float) -> bytes | None:
     """Return what the program has said, nothing at its end, and None where there is nothing to read for so long."""
     pipe = child.stdout
-    if pipe is None or not select.select([pipe], [], [], max(0.0, wait))[0]:
+    if pipe is None or not select.select([pipe], [], [], wait)[0]:
         return None
     return os.read(pipe.fileno(), PIECE)
 
 
-def _ended(child: "subprocess.Popen[bytes]") -> OSError:
-    """Return why a program that closed its output did, for long enough to tell; no longer, since it may be stuck."""
-    for signum in (0, signal.SIGTERM, signal.SIGKILL):
-        child.send_signal(signum)
+def _ended(child: "subprocess.Popen[bytes]") -> OSError | None:
+    """Return what was wrong with a program that has said all it had to; one that does not end now is killed."""
+    try:
+        child.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(END_SECONDS)
-            break
-    said = b""
-    for pipe in filter(None, (child.stderr, child.stdout)):
-        said = said or pipe.read(4096) or b""
+            child.wait(_END_SECONDS)
+    said = (child.stderr.read(4096) if child.stderr else b"") or b""
+    for pipe in filter(None, (child.stdout, child.stderr)):
         pipe.close()
-    return _error(said, child.returncode) if child.returncode else FileNotFoundError("the journal shows us none of it")
+    if child.returncode == 0:
+        return None
+    if b"permission" in said.lower():
+        return PermissionError("the journal may not be read")
+    return OSError(f"journalctl ended with {child.returncode}")
 
 
-def _cursor(entry: bytes) -> str:
-    found = _CURSOR.search(entry)
-    return found[1].decode() if found else ""
+def _message(entry: bytes) -> bytes:
+    """Return what one entry says, as a line; nothing where it is none."""
+    try:
+        said = _bytes_of(json.loads(entry)["MESSAGE"])
+    except (ValueError, TypeError, KeyError):
+        return b""
+    return said[:LONGEST_LINE] + b"\n"
+
+
+def _bytes_of(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode(errors="replace")
+    if isinstance(value, list):
+        return bytes(value) if all(isinstance(one, int) for one in value) else b"\n".join(map(_bytes_of, value))
+    return b""

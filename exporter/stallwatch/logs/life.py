@@ -143,8 +143,14 @@ class Follower:
             for lines in tail.look():
                 self._take(lines, now.monotonic)
         except FileNotFoundError:
-            self._old = False  # what appears from now on is new
+            self._old = self._old and isinstance(tail, Journal)  # what appears in a file from now on is new
             raise
+        if (
+            isinstance(tail, Journal)
+            and born is not None
+            and now.monotonic - _age(tail.modified, now) < born - CLOCK_SLACK
+        ):
+            raise FileNotFoundError("the journal shows us nothing of this life")  # it may write elsewhere by now
         self._offer(tail.unfinished, now.monotonic)
         written = now.monotonic
         if self._old or not self._written:

@@ -134,9 +134,8 @@ class RuntimeLogs:
     def _in_journal(self, procfs: Procfs, container_id: str) -> Iterator[LogSource]:
         path = journal.path_of_container(container_id)
         guard(procfs, path)
-        with suppress(OSError):
-            if journal.holds(path, self._journalctl):
-                yield LogSource(path)
+        if journal.is_here(self._journalctl) and journal.holds(path, self._journalctl):
+            yield LogSource(path)
 
     def _held_by_daemon(self, procfs: Procfs, container_id: str) -> Iterator[LogSource]:
         """Yield what Docker has open for a container, wherever it was told to keep its data."""

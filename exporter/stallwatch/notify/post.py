@@ -17,6 +17,7 @@ from stallwatch.http_probe import ERRORS, NotMadeError, result_of_error
 from stallwatch.notify.address import AddressError, proxy_of, read_url
 from stallwatch.notify.names import Names
 from stallwatch.notify.tally import Result
+from stallwatch.trust import Trust
 
 WITHIN = 10.0
 READ_WITHIN = 2.0
@@ -39,6 +40,7 @@ class Post:
         self._names = names or Names()
         self._within = within
         self._trust = trust
+        self._systems = Trust(ssl.SSLContext)
         self._reading: dict[Path, asyncio.Future[URL]] = {}
 
     async def url(self, file: Path) -> URL:
@@ -58,6 +60,8 @@ class Post:
             return _outcome(await self._status(await self.url(file), body))
         except AddressError as error:
             return Outcome("failed", f"its file: {error}")
+        except NotMadeError as error:
+            return Outcome("failed", error.reason)
         except ERRORS as error:
             return Outcome("failed", _kind(error))
 
@@ -72,15 +76,13 @@ class Post:
             trust_env=False,  # it would also read .netrc, in the event loop
         )
         async with session:
-            trust = self._trust or await _systems_trust(url)
-            answer = await session.post(url, data=body, allow_redirects=False, proxy=proxy_of(url), ssl=trust)
+            proxy = proxy_of(url)
+            encrypted = url.scheme == "https" or (proxy is not None and proxy.scheme == "https")
+            # aiohttp was not to load the CAs of the system, see `lightly`.
+            trust = (self._trust or await self._systems.of_system()) if encrypted else True
+            answer = await session.post(url, data=body, allow_redirects=False, proxy=proxy, ssl=trust)
             answer.close()
             return answer.status
-
-
-async def _systems_trust(url: URL) -> ssl.SSLContext | bool:
-    """Return a context with the CAs of the system, of which aiohttp was not to load any; read anew for each message."""
-    return await aside.begin(ssl.create_default_context, "system CAs") if url.scheme == "https" else True
 
 
 def _outcome(status: int) -> Outcome:
