@@ -59,8 +59,8 @@ class Node:
     """What is read of this node, look by look."""
 
     def __init__(self):
-        options = {"procfs": "/proc", "below": str(os.getpid())}
-        self._find, self._follow, self._last = (each.reader(options, str) for each in (Finder, log, lines))
+        self._find = discovery({"procfs": "/proc", "below": str(os.getpid())}, str)
+        self._follow, self._last = log.reader({}, str), lines.reader({}, str)
 
     def once(self, phase, within=20.0):
         """Return the server, its log and its telling lines once the log tells of this phase."""
@@ -74,12 +74,6 @@ class Node:
                 return servers[0], reading.logs[0], self._last(wanted, frozenset())[0].logs[0]
             time.sleep(0.1)
         raise SystemExit(f"{phase} was not seen: {told}")
-
-
-class Finder:
-    """Discovery, named as the other readers are."""
-
-    reader = staticmethod(discovery)
 
 
 def main(folder, group):

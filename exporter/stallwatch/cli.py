@@ -10,7 +10,6 @@ from typing import Any
 from stallwatch.asking import ANYBODY, Client
 from stallwatch.commandline import parser
 from stallwatch.config import Config
-from stallwatch.lightly import lightly
 from stallwatch.settings.sources import ConfigError, file_of, load
 
 
@@ -58,6 +57,8 @@ def _serve(arguments: dict[str, object]) -> int:
             _check_files(load(arguments, os.environ))
             print("the configuration is good")  # noqa: T201 the answer to what was typed
             return 0
+        from stallwatch.lightly import lightly  # noqa: PLC0415 there is nothing to leave out elsewhere
+
         with lightly():
             from stallwatch.serve import serve  # noqa: PLC0415 aiohttp is loaded only to serve
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stallwatch.logs.place import JOURNAL
 from stallwatch.node import inside
 from stallwatch.snapshot import Failure, Reading
 
@@ -33,7 +34,7 @@ def reader(
 def _try(text: str, procfs: str, note: Callable[[str], None]) -> tuple[Failure, ...]:
     kind, _, name = text.partition(" ")
     note(text)
-    if name.startswith("journal:"):
+    if name.startswith(JOURNAL):
         from stallwatch.logs.journal import holds  # noqa: PLC0415 most trials are of files
 
         holds(name)

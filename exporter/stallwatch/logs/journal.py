@@ -21,9 +21,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stallwatch.logs.place import JOURNAL
 from stallwatch.logs.tail import HISTORY, LONGEST_LINE, LOOK_BYTES, LOOK_SECONDS, PIECE, clean
 
-PREFIX = "journal:"
 PROGRAM = "journalctl"
 HISTORY_LINES = 20_000
 LONGEST_ENTRY = 1 << 20
@@ -59,7 +59,7 @@ def path_of_unit(cgroup: str) -> str | None:
             continue
         matches = [f"_SYSTEMD_UNIT={unit}", *([f"_SYSTEMD_USER_UNIT={inner}"] if inner else []), "_TRANSPORT=stdout"]
         if all(map(_MATCH.fullmatch, matches)):
-            return PREFIX + ",".join(matches)
+            return JOURNAL + ",".join(matches)
     return None
 
 
@@ -68,7 +68,7 @@ def path_of_container(container_id: str) -> str:
 
     Anybody may write such a mark; that root has written it the journal vouches for.
     """
-    return f"{PREFIX}CONTAINER_ID_FULL={container_id},_UID=0"
+    return f"{JOURNAL}CONTAINER_ID_FULL={container_id},_UID=0"
 
 
 def is_here(program: str = PROGRAM) -> bool:
@@ -167,8 +167,7 @@ class Journal:
         """End the program."""
         if self._child:
             self._child.kill()
-            _ended(self._child)
-            self._child = None
+            self._let_go(self._child)
 
     def goes_on_at(self, path: str, root: str = "") -> bool:  # noqa: ARG002 as that of a file has them
         """Say that another path is another log."""
@@ -181,8 +180,7 @@ class Journal:
 
     def _finish(self, child: "subprocess.Popen[bytes]") -> None:
         """Take note of how the program ended."""
-        self._child, self._rest, self._dropping = None, b"", False
-        self._why = _ended(child)
+        self._why = self._let_go(child)
         if not self._why and not self._last:  # which is no silence: maybe we may not see it
             self._why = FileNotFoundError("the journal shows us none of it")
 
@@ -192,8 +190,12 @@ class Journal:
             self._why = TimeoutError(f"journalctl has not answered in {ANSWER_SECONDS:g} s")
             self._child.kill()
             if self._child.poll() is not None:
-                _ended(self._child)
-                self._child, self._rest, self._dropping = None, b"", False
+                self._let_go(self._child)
+
+    def _let_go(self, child: "subprocess.Popen[bytes]") -> OSError | None:
+        """Forget a program that has ended, and half an entry of it; return what was wrong with it."""
+        self._child, self._rest, self._dropping = None, b"", False
+        return _ended(child)
 
     def _taken(self, piece: bytes) -> bytes:
         """Return the lines that this piece of entries completes."""
@@ -215,7 +217,7 @@ class Journal:
 
 
 def _command(path: str, program: str) -> list[str]:
-    matches = path.removeprefix(PREFIX).split(",")
+    matches = path.removeprefix(JOURNAL).split(",")
     if not all(map(_MATCH.fullmatch, matches)):
         raise FileNotFoundError(f"{path}: not a place in the journal")
     shape = ("--quiet", "--no-pager", "--all", "--output=json", "--output-fields=MESSAGE")

@@ -12,9 +12,9 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from stallwatch.logs import journal
 from stallwatch.logs.journal import Journal
 from stallwatch.logs.markers import ERROR_KINDS, KINDS, SERVING, STEP_WAIT
+from stallwatch.logs.place import JOURNAL
 from stallwatch.logs.scan import Mark, Scanner
 from stallwatch.logs.tail import Tail
 from stallwatch.snapshot import PHASES, Moment
@@ -183,7 +183,7 @@ class Follower:
             self._rotations += self._tail.rotations
             self._skipped += self._tail.skipped_bytes
             self._begin_life()
-        self._tail = Journal(path) if path.startswith(journal.PREFIX) else Tail(path, root=root)
+        self._tail = Journal(path) if path.startswith(JOURNAL) else Tail(path, root=root)
         self._path, self._root = path, root
         self._old, self._clock, self._offered, self._written = True, -math.inf, b"", False
         return self._tail

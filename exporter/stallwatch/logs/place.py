@@ -14,6 +14,8 @@ from itertools import islice
 
 from stallwatch.node import inside
 
+JOURNAL = "journal:"
+"""So begins what names lines of the node's journal, and no file."""
 MOST_SIBLINGS = 4096
 _MOST_ENTRIES = 100_000
 

@@ -134,7 +134,7 @@ class RuntimeLogs:
     def _in_journal(self, procfs: Procfs, container_id: str) -> Iterator[LogSource]:
         path = journal.path_of_container(container_id)
         guard(procfs, path)
-        if journal.is_here(self._journalctl) and journal.holds(path, self._journalctl):
+        if journal.holds(path, self._journalctl):
             yield LogSource(path)
 
     def _held_by_daemon(self, procfs: Procfs, container_id: str) -> Iterator[LogSource]:

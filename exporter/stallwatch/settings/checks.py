@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from stallwatch.config import ConfigError
 from stallwatch.settings.showing import shown, shown_key, shown_kind
-from stallwatch.settings.spelling import closest
+from stallwatch.settings.spelling import hint
 from stallwatch.values import parse_duration
 
 LONGEST_SECONDS = 366 * 86400.0
@@ -31,7 +31,7 @@ class Checks:
             if allowed is not None and key not in allowed:
                 name = shown_key(key)
                 path = f"{at}.{name}" if at else name
-                self.fail(path, f"unknown key; allowed: {', '.join(allowed)}{_hint(name, allowed)}")
+                self.fail(path, f"unknown key; allowed: {', '.join(allowed)}{hint(name, allowed)}")
         return raw
 
     def list(self, raw: Any, at: str) -> Sequence[Any]:
@@ -73,7 +73,7 @@ class Checks:
         """Return one of these words."""
         if not isinstance(raw, str) or raw not in allowed:
             listed = ", ".join(word for word in allowed if word)
-            self.fail(at, f"expected one of {listed}; got {shown(raw)}{_hint(shown_key(raw), allowed)}")
+            self.fail(at, f"expected one of {listed}; got {shown(raw)}{hint(shown_key(raw), allowed)}")
         return raw
 
     def shown(self, raw: Any) -> str:
@@ -91,8 +91,3 @@ class Checks:
         if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
             self.fail(at, f"expected text, got {shown_kind(raw)}")
         return str(raw)
-
-
-def _hint(name: str, allowed: Sequence[str]) -> str:
-    close = closest(name, allowed)
-    return f"; did you mean {close}?" if close else ""

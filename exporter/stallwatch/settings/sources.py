@@ -18,7 +18,7 @@ from stallwatch.config import Config, ConfigError, RuleError
 from stallwatch.sections import Section
 from stallwatch.settings.flags import FILE_FLAG, FLAGS, add_flags, given
 from stallwatch.settings.showing import shown, shown_key, shown_kind
-from stallwatch.settings.spelling import closest
+from stallwatch.settings.spelling import closest, hint
 
 PREFIX = "STALLWATCH_"
 # Not settings: what tests hand to stand-ins, and what Kubernetes gives every pod beside a Service named stallwatch.
@@ -155,9 +155,7 @@ def _expected(kind: Any) -> str:
 
 
 def _unknown(key: str, allowed: Mapping[str, Any]) -> str:
-    close = closest(key, allowed)
-    hint = f"; did you mean {close}?" if close else ""
-    return f"unknown key; allowed: {', '.join(sorted(allowed))}{hint}"
+    return f"unknown key; allowed: {', '.join(sorted(allowed))}{hint(key, allowed)}"
 
 
 def _of_environment(environ: Mapping[str, str]) -> Source:
@@ -168,8 +166,8 @@ def _of_environment(environ: Mapping[str, str]) -> Source:
             continue
         if name not in variables:
             close = closest(name, variables)
-            hint = f"did you mean {close}?" if close else f"allowed: {', '.join(variables)}"
-            raise ConfigError(f"{name}: unknown variable; {hint}")
+            instead = f"did you mean {close}?" if close else f"allowed: {', '.join(variables)}"
+            raise ConfigError(f"{name}: unknown variable; {instead}")
         _put(raw, variables[name], environ[name])
     return Source(raw, _variable, Path(), text=True)
 

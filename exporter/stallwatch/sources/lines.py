@@ -18,7 +18,7 @@ from typing import Any
 from stallwatch.collectors.log import each_of, target
 from stallwatch.logs import journal, markers, rotation
 from stallwatch.logs.markers import Marker
-from stallwatch.logs.place import Place
+from stallwatch.logs.place import JOURNAL, Place
 from stallwatch.logs.scan import Mark, Scanner, pattern_of
 from stallwatch.logs.tail import HISTORY, PIECE, Lines
 from stallwatch.redaction import clean
@@ -168,7 +168,7 @@ def _each(whole: bytes) -> Iterator[bytes]:
 
 def _read(wanted: Mapping[str, Any]) -> LogLines:
     """Read the end of one log; raises OSError."""
-    if wanted["path"].startswith(journal.PREFIX):
+    if wanted["path"].startswith(JOURNAL):
         text = journal.recent(wanted["path"])
         return LogLines(wanted["server"], len(text), len(text), _last_of(_each(text), wanted["engine"]))
     file = rotation.open_log(Place(wanted["path"], wanted["root"]))
