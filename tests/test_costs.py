@@ -57,7 +57,7 @@ def modules_after(statement):
 def test_a_worker_imports_little(worker, most):
     """Each loads what its reads need, and nothing that the exporter alone needs."""
     names = ", ".join(("stallwatch.child", *WORKER_MODULES[worker]))
-    loaded = modules_after(f"from stallwatch.lightly import Lazily; Lazily().begin()\nimport {names}")
+    loaded = modules_after(f"from stallwatch.lightly import SELDOM, Lazily\nwith Lazily(SELDOM): import {names}")
     assert not HEAVY & loaded
     assert len(loaded) <= most, sorted(loaded)
 

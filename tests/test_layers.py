@@ -5,7 +5,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter" / "stallwatch"
 LAYERS = (
-    {"snapshot", "values", "keeping", "shipped", "redaction", "aside", "lightly", "systemd", "deltas", "plainfile"},
+    {"aside", "lightly", "tidying", "systemd"},
+    {"snapshot", "values", "keeping", "shipped", "redaction", "deltas", "plainfile"},
     {"exchange"},
     {"http_probe", "trust", "networks", "sections", "answer"},
     {"config", "journal", "asking"},

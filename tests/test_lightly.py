@@ -50,13 +50,29 @@ def test_the_environment_is_given_back_also_after_a_fault():
 def test_a_module_that_is_seldom_used_is_loaded_once_it_is():
     """Until then it takes no memory, nor does what it imports; then it is the very module."""
     code = (
-        "import sys; from stallwatch.lightly import Lazily; Lazily(frozenset({'tempfile'})).begin()\n"
-        "import tempfile; early = 'random' in sys.modules\n"
+        "import sys; from stallwatch.lightly import Lazily\n"
+        "with Lazily(frozenset({'tempfile'})): import tempfile\n"
+        "early = 'random' in sys.modules\n"
         "name = tempfile.gettempdir()\n"
         "print(early, 'random' in sys.modules, bool(name), tempfile is sys.modules['tempfile'])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30)
     assert done.stdout.split() == ["False", "True", "True", "True"]
+
+
+def test_only_what_is_imported_meanwhile_is_loaded_late():
+    """Before and after it all is found as ever, also where something went wrong meanwhile."""
+    before, seen = list(sys.meta_path), []
+
+    def fail():
+        seen.extend(sys.meta_path)
+        raise ImportError
+
+    lazily = Lazily(frozenset({"glob"}))
+    with pytest.raises(ImportError), lazily:
+        fail()
+    assert seen == [lazily, *before]
+    assert sys.meta_path == before
 
 
 def test_what_is_not_there_is_missed_as_ever():

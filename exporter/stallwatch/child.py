@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from stallwatch.redaction import told
 from stallwatch.snapshot import Failure, Reading
+from stallwatch.tidying import Tidying
 
 NOTE_BYTES = 512
 # A call that hangs in a killable way ends by itself after this long, even when the exporter is gone.
@@ -65,9 +66,11 @@ def main(argv: list[str]) -> None:
 
 def _serve(readers: Mapping[str, Read], note: Note, out: IO[bytes]) -> None:
     signal.alarm(0)
+    tidy = Tidying()
     for line in sys.stdin.buffer:
         signal.alarm(LAST_RESORT_SECONDS)
         _send(out, _answer(readers, json.loads(line)))
+        tidy()
         signal.alarm(0)
         note("")
 

@@ -5,16 +5,24 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stallwatch.asking import ANYBODY, Client
 from stallwatch.commandline import parser
 from stallwatch.config import Config
+from stallwatch.lightly import UNUSED, Lazily, lightly
 from stallwatch.settings.sources import ConfigError, file_of, load
+
+if TYPE_CHECKING:
+    from stallwatch.asking import Client
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 2 means that what was typed or configured is wrong."""
+    with Lazily(UNUSED):
+        return _carried_out(argv)
+
+
+def _carried_out(argv: Sequence[str] | None) -> int:
     arguments = vars(parser().parse_args(argv))
     if (command := arguments.pop("command")) is None:
         parser().print_help()
@@ -44,7 +52,7 @@ def _evidence(arguments: dict[str, Any]) -> int:
         return 2
 
 
-def _client(file: Path | None) -> Client | None:
+def _client(file: Path | None) -> "Client | None":
     from stallwatch.settings.http_client import read_client  # noqa: PLC0415 each command loads what it needs
 
     return read_client(file) if file else None
@@ -57,8 +65,6 @@ def _serve(arguments: dict[str, object]) -> int:
             _check_files(load(arguments, os.environ))
             print("the configuration is good")  # noqa: T201 the answer to what was typed
             return 0
-        from stallwatch.lightly import lightly  # noqa: PLC0415 there is nothing to leave out elsewhere
-
         with lightly():
             from stallwatch.serve import serve  # noqa: PLC0415 aiohttp is loaded only to serve
 
@@ -122,6 +128,7 @@ def _replay(arguments: dict[str, Any]) -> int:
 
 
 def _gpu(arguments: dict[str, Any]) -> int:
+    from stallwatch.asking import ANYBODY  # noqa: PLC0415 each command loads what it needs
     from stallwatch.orders import release_gpu  # noqa: PLC0415 each command loads what it needs
 
     try:

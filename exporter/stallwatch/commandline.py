@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stallwatch import __version__
-from stallwatch.settings.flags import add_flags
+from stallwatch.settings.flags import Flag, add_flags, explain
 from stallwatch.values import USUAL_URL, parse_duration
 
 DESCRIPTION = "Tells an LLM inference server that has silently hung from one that is idle, slow or still starting."
@@ -16,6 +16,11 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options, allow_abbrev=False)  # type: ignore[arg-type]
+        self.settings: dict[argparse.Action, Flag] = {}
+
+    def format_help(self) -> str:
+        explain(self.settings)
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -38,7 +43,7 @@ def _add_serve(commands: Any) -> None:
         usage="stallwatch serve [SETTING ...]",
         description="Watch this node and serve its metrics. SIGHUP reloads the configuration, SIGTERM ends it.",
     )
-    add_flags(serve)
+    serve.settings = add_flags(serve)
     serve.add_argument(
         "--config.check", dest="check", action="store_true", help="read the configuration, say what is wrong"
     )
@@ -61,7 +66,7 @@ def _add_check(commands: Any) -> None:
     check.add_argument("--url", help=f"the exporter to ask (default: {USUAL_URL}, and a look where none answers)")
     _add_client(check)
     check.add_argument("--look", action="store_true", help="look itself, and ask no exporter")
-    add_flags(check)
+    check.settings = add_flags(check)
 
 
 def _add_replay(commands: Any) -> None:
@@ -156,7 +161,7 @@ def _add_evidence(commands: Any) -> None:
             help="its name, its path, or a server: its latest (of all)",
         )
     for order in (listing, show, pack):
-        add_flags(order, only=("config.file", "evidence.directory"))
+        order.settings = add_flags(order, only=("config.file", "evidence.directory"))
 
 
 def _add_client(command: argparse.ArgumentParser) -> None:

@@ -2,11 +2,10 @@
 
 import sys
 
-from stallwatch.lightly import Lazily
+from stallwatch.lightly import SELDOM, Lazily
 
 if __name__ == "__main__":
-    Lazily().begin()
+    with Lazily(SELDOM):
+        from stallwatch.child import main
 
-    from stallwatch.child import main
-
-    main(sys.argv[1:])
+        main(sys.argv[1:])

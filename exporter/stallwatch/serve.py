@@ -15,6 +15,7 @@ from stallwatch.config import ConfigError
 from stallwatch.gate.listener import ListenError
 from stallwatch.journal import LoopFaults, setup
 from stallwatch.release import USUAL_SECONDS
+from stallwatch.tidying import Tidying
 
 logger = logging.getLogger("stallwatch")
 
@@ -50,6 +51,8 @@ async def run(load: Load, file: Path | None) -> Running:
     """Watch and serve until a signal says to end, and return what ran."""
     asyncio.get_running_loop().set_exception_handler(LoopFaults(logger))
     async with exporting(load, file, prepare=lambda config: setup(config.log.format, config.log.level)) as running:
+        tidy = Tidying()
+        running.monitor.watch(lambda _view: tidy())
         try:
             await _told_to_end(running)
         finally:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.config import Config
+from stallwatch.settings.flags import explain
 from stallwatch.settings.sources import ConfigError, add_flags, file_of, given, load
 
 DATA = Path(__file__).parents[1] / "data" / "config"
@@ -322,7 +323,7 @@ def test_a_wrong_flag_is_named():
 def test_the_help_tells_the_defaults():
     """The help of a flag says what holds without it."""
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    explain(add_flags(parser))
     text = " ".join(parser.format_help().split())
     assert "how often to probe a server (default 15s)" in text
     assert "separated by commas in a flag or variable (default /health)" in text

@@ -1,7 +1,7 @@
 """Which flags are settings?"""
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,24 +66,30 @@ FLAGS = (
 )
 
 
-def add_flags(parser: argparse.ArgumentParser, only: Collection[str] = ()) -> None:
-    """Give the parser the flags that are settings, or `only` some; what is not given leaves no attribute behind."""
+def add_flags(parser: argparse.ArgumentParser, only: Collection[str] = ()) -> dict[argparse.Action, Flag]:
+    """Give the parser the flags that are settings, or `only` some; what is not given leaves no attribute behind.
+
+    Returns what `explain` is given once somebody asks for help.
+    """
     group = parser.add_argument_group(
         "settings", "each is also a key of the file and a variable such as STALLWATCH_INTERVAL"
     )
+    added = {}
     for flag in (flag for flag in FLAGS if not only or flag.path in only):
+        options: dict[str, Any] = {"dest": flag.path, "default": argparse.SUPPRESS}
         if flag.value is None:
-            text = f"{flag.help}{_default_of(flag.path)}".replace("%", "%%")
-            group.add_argument(flag.name, dest=flag.path, default=argparse.SUPPRESS, metavar=flag.metavar, help=text)
+            action = group.add_argument(flag.name, metavar=flag.metavar, **options)
         else:
-            group.add_argument(
-                flag.name,
-                dest=flag.path,
-                default=argparse.SUPPRESS,
-                action="store_const",
-                const=flag.value,
-                help=flag.help,
-            )
+            action = group.add_argument(flag.name, action="store_const", const=flag.value, **options)
+        added[action] = flag
+    return added
+
+
+def explain(added: Mapping[argparse.Action, Flag]) -> None:
+    """Say of each flag what it does; that is looked up in the source, which takes longer than all the rest."""
+    for action, flag in added.items():
+        default = _default_of(flag.path) if flag.value is None else ""
+        action.help = f"{flag.help}{default}".replace("%", "%%")
 
 
 def given(namespace: argparse.Namespace) -> dict[str, Any]:
