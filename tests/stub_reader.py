@@ -1,5 +1,6 @@
 """A reader for workers under test: it does what its target says."""
 
+import gc
 import os
 import signal
 import sys
@@ -13,10 +14,11 @@ NAME = "stub"
 
 @dataclass(frozen=True, slots=True)
 class StubReading(Reading):
-    """What was asked, and which process answered."""
+    """What was asked, which process answered, and how many objects it does not go through as it tidies up."""
 
     pid: int
     skipped: tuple[str, ...] = ()
+    frozen: int = 0
 
 
 def reader(options, note):
@@ -38,7 +40,7 @@ def reader(options, note):
             note(target.get("note", ""))
             actions[target["do"]](target)
         failures = (Failure(NAME, "told", options.get("word", "")),) if "word" in options else ()
-        return StubReading(time.monotonic(), os.getpid(), tuple(sorted(skip))), failures
+        return StubReading(time.monotonic(), os.getpid(), tuple(sorted(skip)), gc.get_freeze_count()), failures
 
     return read
 

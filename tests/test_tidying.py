@@ -1,12 +1,27 @@
 """What is left behind goes once a minute, and what is there at the start is not gone through for it."""
 
 import gc
+import os
+import subprocess
 import sys
 import weakref
 
 import pytest
 
 from stallwatch.tidying import EVERY_SECONDS, Tidying
+
+TELLING = """
+import gc, sys, threading, time
+from stallwatch.cli import main
+
+def tell():
+    while not gc.get_freeze_count():
+        time.sleep(0.01)
+    print("tidied", flush=True)
+
+threading.Thread(target=tell, daemon=True).start()
+main(["serve", "--web.listen-address=127.0.0.1:0"])
+"""
 
 
 class Clock:
@@ -73,3 +88,14 @@ def test_freed_tuples_are_not_hoarded(clock):
     clock.now += EVERY_SECONDS
     tidy()
     assert sys.getallocatedblocks() < hoarded - 5_000
+
+
+def test_an_exporter_is_tidied():
+    """It begins once all is loaded."""
+    off = {"STALLWATCH_STATE__ENABLED": "false", "STALLWATCH_EVIDENCE__ENABLED": "false"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", TELLING], stdout=pipe, stderr=pipe, env={**os.environ, **off}) as one:
+        assert one.stdout.readline() == b"tidied\n"
+        one.terminate()
+        assert b"ended" in one.stderr.read()
+    assert one.returncode == 0
