@@ -7,7 +7,7 @@ snapshot, and nothing that is late is waited for.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,24 +15,20 @@ from stallwatch import discovery
 from stallwatch.collectors import engine, gpu, health, log
 from stallwatch.config import Config
 from stallwatch.expense import own_expense
-from stallwatch.journal import Changes
-from stallwatch.lanes import Collect, Lanes, LaneState, Outcome, Plan, Rest, decoder, rest_after
+from stallwatch.lanes import Collect, Lanes, Outcome, Plan, Rest, decoder, rest_after
 from stallwatch.mending import Mending
-from stallwatch.past import Past
+from stallwatch.news import News, no_log
+from stallwatch.recollection import Recollection
 from stallwatch.release import Release, Released
 from stallwatch.roster import Roster
 from stallwatch.signals import COLLECTORS, ON_DEMAND, Collector, Direct
 from stallwatch.snapshot import Failure, Moment, Reading, Server, Snapshot
-from stallwatch.tracks.memory import YOUNG_SECONDS
+from stallwatch.steady_clock import SteadyClock
 from stallwatch.view import Kept, View
 from stallwatch.watcher import Judged, Watcher
 from stallwatch.workers import Worker, WorkerError
 
 logger = logging.getLogger("stallwatch.monitor")
-
-OFFSET_STEP = 0.05
-"""Monotonic times become Unix times by an offset; it follows the clock in steps, so that a time that is published does
-not tremble by microseconds from one scrape to the next."""
 
 
 class Monitor:
@@ -56,10 +52,9 @@ class Monitor:
         self._servers: tuple[Server, ...] = ()
         self._gone: tuple[Server, ...] = ()
         self._watcher = Watcher(lambda name: self._config.limits_of(name))  # noqa: PLW0108 reloads replace the config
-        self._changes = Changes(logger)
-        self._recalled: Any = None
-        self._recalled_at = self._recalled_until = 0.0
-        self._offset = 0.0
+        self._news = News()
+        self._recollection = Recollection()
+        self._moment = SteadyClock(clock)
         self._lanes = Lanes()
         self._enlist()
         self.view = View(Snapshot(self._moment()), {}, (), ())
@@ -115,14 +110,11 @@ class Monitor:
 
     def remember(self, now: float) -> Any:
         """Return what an exporter that is started again can go on with."""
-        waits = self._recalled and now <= self._recalled_until
-        return self._recalled if waits else self._watcher.remember(now)
+        return self._recollection.waiting(now) or self._watcher.remember(now)
 
     def recall(self, remembered: Any) -> None:
         """Go on with what an exporter before this one remembered, once it is seen which servers are still there."""
-        self._recalled = remembered
-        self._recalled_at = self._clock().monotonic
-        self._recalled_until = self._recalled_at + YOUNG_SECONDS  # nobody could use it any more after that
+        self._recollection = Recollection(remembered, self._clock().monotonic)
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -235,20 +227,14 @@ class Monitor:
             if error := lane.harvest(now):
                 self._mending.stuck(error.stuck_in)
         found, failures = self._outcome(discovery.NAME)
-        if self._recalled and isinstance(found, discovery.DiscoveryReading):
-            self._recall(found, [failure.reason for failure in failures if not failure.server])
+        if isinstance(found, discovery.DiscoveryReading):
+            unseen = [failure.reason for failure in failures if not failure.server]
+            known = self._recollection.take(found.servers, unseen, now, self._watcher)
+            self._roster.recall(known)
         # A look that fails does not make servers vanish: their own signals tell when they are gone.
         if isinstance(found, discovery.DiscoveryReading) and found.servers is not self._found:
             self._found = found.servers
             self._enlist()
-
-    def _recall(self, found: discovery.DiscoveryReading, unseen: Collection[str]) -> None:
-        """Go on with what was remembered once it is seen who is there; a process that hangs hides nobody but itself."""
-        if set(unseen) <= {"quarantined"}:
-            ids = frozenset((one.pid, one.start_ticks) for server in found.servers for one in server.processes)
-            known = self._watcher.recall(self._recalled, self._clock().monotonic, ids if unseen else None)
-            self._roster.recall(known)
-            self._recalled = None
 
     def _mend(self) -> None:
         self._mending.try_again()
@@ -268,10 +254,11 @@ class Monitor:
             for lane in self._lanes
         ]
         readings = tuple(reading for reading, _ in outcomes if reading is not None)
-        failures = tuple(failure for _, some in outcomes for failure in some) + tuple(self._absences())
+        failures = tuple(failure for _, some in outcomes for failure in some) + self._without_log()
         lanes = self._lanes.states(moment.monotonic)
+        names = frozenset(server.name for server in self._present)
         judged = self._watcher.look(moment, self._present, readings, failures)
-        self._log(failures, lanes, judged.pasts)
+        self._news.tell(names, failures, lanes, {name for name, past in judged.pasts.items() if not past.ready})
         self._bury(judged)
         used = self._used()
         workers = tuple(
@@ -289,22 +276,6 @@ class Monitor:
             self.kept(),
         )
 
-    def _log(self, failures: Iterable[Failure], lanes: Iterable[LaneState], pasts: Mapping[str, Past]) -> None:
-        """Say what is missing, unless it is no news: at the first round, at a port that opens last, of who has gone."""
-        names = {"", *(server.name for server in self._present)}
-        self._changes.forget(lambda key: key[1] not in names)
-        opens = {name for name, past in pasts.items() if not past.ready}
-        told = (
-            one
-            for one in failures
-            if one.server in names
-            and one.reason != "starting"
-            and not (one.reason == "refused" and one.server in opens)
-        )
-        wrong: dict[tuple[str, ...], str] = {(f.collector, f.server, f.reason): f.detail for f in told}
-        wrong |= {(one.collector, one.server, "too_many"): f"{one.dropping} left out" for one in lanes if one.dropping}
-        self._changes.see(wrong)
-
     def _bury(self, judged: Judged) -> None:
         """Have the logs of those read on that have gone, but of those that had when we began: it was done then."""
         names = {server.name for server in self._present}
@@ -312,20 +283,13 @@ class Monitor:
         gone = tuple(
             server
             for server in judged.snapshot.servers
-            if server.name not in names and (ends[server.name] or 0.0) >= self._recalled_at
+            if server.name not in names and (ends[server.name] or 0.0) >= self._recollection.since
         )
         if gone != self._gone:
             self._gone = gone
             self._enlist()
 
-    def _absences(self) -> Iterable[Failure]:
-        for server in self._servers:
-            if server.log_path is None and log.NAME not in self._config.collectors.disabled:
-                reason, _, detail = server.log_absence.partition(":")
-                yield Failure(log.NAME, reason or "no_log", detail.strip(), server.name)
-
-    def _moment(self) -> Moment:
-        now = self._clock()
-        if abs(now.unix - now.monotonic - self._offset) > OFFSET_STEP:
-            self._offset = now.unix - now.monotonic
-        return Moment(now.monotonic + self._offset, now.monotonic, now.boottime)
+    def _without_log(self) -> tuple[Failure, ...]:
+        if log.NAME in self._config.collectors.disabled:
+            return ()
+        return tuple(no_log(server) for server in self._servers if server.log_path is None)

@@ -11,18 +11,17 @@ Reasons of failures: the word that discovery gave for a missing address, `no_add
 """
 
 import asyncio
-import re
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from stallwatch import networks
 from stallwatch.api_keys import ApiKeys
 from stallwatch.config import ProbeSettings
+from stallwatch.course import Course, TimedContext, tracing
+from stallwatch.engines.answering import SCHEDULER_ANSWERS_AFTER, asks_scheduler, token_request
 from stallwatch.exchange import NotMadeError, absence, result_of_status
 from stallwatch.networks import Networks
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
@@ -47,10 +46,6 @@ RESULTS = (
 )
 SCOPES = ("scheduler", "http")
 BODY_LIMIT = 64 * 1024
-
-# SGLang looks once a second whether its scheduler has answered, so what comes faster comes from the web process alone.
-SCHEDULER_ANSWERS_AFTER = 0.9
-SCHEDULER_ASKED_SINCE = {"/health": ((0, 4, 10), 2), "/health_generate": ((0, 4, 3), 4)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,46 +79,12 @@ class _Past:
 
 
 @dataclass(slots=True)
-class _Course:
-    """How far one request has come, in monotonic seconds."""
-
-    opening: float | None = None
-    handshake: float | None = None
-    connected: float | None = None
-    headers: float | None = None
-    body: float | None = None
-    status: int | None = None
-
-    def phases(self) -> dict[str, float]:
-        borders = (
-            ("connect", self.opening, self.connected if self.handshake is None else self.handshake),
-            ("tls", self.handshake, self.connected),
-            ("first_byte", self.connected, self.headers),
-            ("transfer", self.headers, self.body),
-        )
-        return {name: end - begin for name, begin, end in borders if begin is not None and end is not None}
-
-
-_ASKING: ContextVar[tuple[Callable[[], float], _Course]] = ContextVar("asking")
-"""The clock and the course of the request that a task makes; its TLS context is that of other requests as well."""
-
-
-class _TimedContext(ssl.SSLContext):
-    """Notes when a handshake begins, since the HTTP client times TCP and TLS as one."""
-
-    def wrap_bio(self, *args: Any, **keywords: Any) -> ssl.SSLObject:
-        clock, course = _ASKING.get()
-        course.handshake = clock()
-        return super().wrap_bio(*args, **keywords)
-
-
-@dataclass(slots=True)
 class HealthCollector:
     """Probes servers and remembers when each last answered in this life; one call at a time for one server."""
 
     clock: Callable[[], float] = time.monotonic
     keys: ApiKeys = field(default_factory=ApiKeys)
-    trust: Trust[_TimedContext] = field(default_factory=lambda: Trust(_TimedContext))
+    trust: Trust[TimedContext] = field(default_factory=lambda: Trust(TimedContext))
     networks: Networks = field(default_factory=Networks)
     _session: "aiohttp.ClientSession | None" = None
     _pasts: dict[str, tuple[str, dict[str, _Past]]] = field(default_factory=dict)
@@ -134,7 +95,7 @@ class HealthCollector:
         from stallwatch import http_probe  # noqa: PLC0415 with it comes aiohttp
 
         if self._session is None:
-            self._session = http_probe.open_session([self._tracing()], self.keys.request_class(), networks.open_socket)
+            self._session = http_probe.open_session([tracing()], self.keys.request_class(), networks.open_socket)
         return self._session
 
     async def close(self) -> None:
@@ -169,7 +130,7 @@ class HealthCollector:
 
     async def _end_to_end(self, server: Server, settings: ProbeSettings, headers: dict[str, str]) -> list[Probe]:
         """Ask for one token when it is time to, once the server is ready; until then the last outcome stands."""
-        path, body = _token_request(server)
+        path, body = token_request(server)
         known = self._tokens.get(server.name)
         if not settings.end_to_end or not self._answered(server):
             return []
@@ -191,9 +152,9 @@ class HealthCollector:
     ) -> Probe:
         from stallwatch import http_probe  # noqa: PLC0415 with it comes aiohttp
 
-        course = _Course()
+        course = Course(self.clock)
         context = await self.trust.context(server, settings.ca_file)
-        _ASKING.set((self.clock, course))
+        course.begin()
         started = self.clock()
         try:
             async with self.networks.within(server):
@@ -205,7 +166,7 @@ class HealthCollector:
         ended = self.clock()
         phases = course.phases()
         past = self._remember(server, path, result, phases, ended)
-        proves = body is not None or (_asks_scheduler(server, path) and not past.web_only)
+        proves = body is not None or (asks_scheduler(server, path) and not past.web_only)
         scope = "scheduler" if proves else "http"
         latency = ended - started
         return Probe(
@@ -217,7 +178,7 @@ class HealthCollector:
         url: "URL",
         headers: dict[str, str],
         context: ssl.SSLContext | None,
-        course: _Course,
+        course: Course,
         body: Mapping[str, Any] | None,
     ) -> None:
         request = self.open().request(
@@ -252,46 +213,10 @@ class HealthCollector:
             past.consecutive_failures += 1
         return past
 
-    def _tracing(self) -> "aiohttp.TraceConfig":
-        import aiohttp  # noqa: PLC0415 only who probes needs it
-
-        async def opening(_session: "aiohttp.ClientSession", trace: SimpleNamespace, _event: object) -> None:
-            trace.trace_request_ctx.opening = self.clock()
-
-        async def connected(_session: "aiohttp.ClientSession", trace: SimpleNamespace, _event: object) -> None:
-            trace.trace_request_ctx.connected = self.clock()
-
-        tracing = aiohttp.TraceConfig()
-        tracing.on_connection_create_start.append(opening)
-        tracing.on_connection_create_end.append(connected)
-        return tracing
-
 
 def answered(reading: HealthReading) -> bool:
     """Say whether every probe got a good answer."""
     return all(probe.result == "ok" for probe in reading.probes)
-
-
-def _token_request(server: Server) -> tuple[str, dict[str, Any]]:
-    """Return the path and body of a request for one token."""
-    if server.engine == "vllm":
-        return "/v1/completions", {"model": server.launch.model, "prompt": "1", "max_tokens": 1}
-    return "/generate", {"text": "1", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-
-
-def _asks_scheduler(server: Server, path: str) -> bool:
-    since = SCHEDULER_ASKED_SINCE.get(path)
-    if since is None or server.engine != "sglang" or server.launch.worker:
-        return False
-    version = _version(server.version)
-    return version is None or version >= since
-
-
-def _version(text: str) -> tuple[tuple[int, ...], int] | None:
-    match = re.match(r"v?(\d+(?:\.\d+)*)(?:\.post(\d+))?", text)
-    if match is None:
-        return None
-    return tuple(int(part) for part in match[1].split(".")), int(match[2] or 0)
 
 
 def families(readings: Sequence[HealthReading], moment: Moment) -> Iterable[Family]:

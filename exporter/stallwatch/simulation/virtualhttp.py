@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from stallwatch.collectors.engine import EngineRank, EngineReading
-from stallwatch.collectors.health import SCHEDULER_ANSWERS_AFTER, SCHEDULER_ASKED_SINCE, HealthReading, Probe
+from stallwatch.collectors.health import HealthReading, Probe
 from stallwatch.collectors.socket import ServerSockets
+from stallwatch.engines.answering import SCHEDULER_ANSWERS_AFTER, asks_scheduler
 from stallwatch.simulation.player import UPTIME, Player
 
 PROBE_EVERY = 15.0
@@ -61,7 +62,7 @@ def _conclude(player: Player, path: str, answer: Any, end: float) -> None:
     player.probes[path] = Probe(
         path=path,
         result=result,
-        scope="scheduler" if _asks_scheduler(player, path) else "http",
+        scope="scheduler" if asks_scheduler(player.server, path) else "http",
         latency=_takes(player, path, answer),
         status=answer if isinstance(answer, int) else {"ok": 200, "http_error": 500, "unauthorized": 401}.get(result),
         phases={"first_byte": SCHEDULER_ANSWERS_AFTER} if result == "ok" else {},
@@ -69,12 +70,6 @@ def _conclude(player: Player, path: str, answer: Any, end: float) -> None:
         last_success=at if result == "ok" else known.last_success if known else None,
         consecutive_failures=0 if result == "ok" else failures + 1,
     )
-
-
-def _asks_scheduler(player: Player, path: str) -> bool:
-    if player.server.engine != "sglang" or player.server.launch.worker or path not in SCHEDULER_ASKED_SINCE:
-        return False
-    return not player.version or player.version >= SCHEDULER_ASKED_SINCE[path][0]
 
 
 def engine(player: Player, t: float, step: float, now: float) -> Iterator[EngineReading]:
