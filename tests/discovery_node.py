@@ -1,7 +1,7 @@
 """A node of fake processes, and discovery that looks at it."""
 
 from procfs_tree import ProcTree
-from stallwatch.discovery import Discovery
+from stallwatch.finder import Finder
 from stallwatch.node.procfs import Procfs
 
 MODULE = ("python3", "-m", "sglang.launch_server")
@@ -16,7 +16,7 @@ class Node:
 
     def restart(self, below=None):
         """Begin with an empty memory, as a new worker does."""
-        self.discovery = Discovery(Procfs(str(self.tree.root), self.notes.append), lambda: self.now, below)
+        self.discovery = Finder(Procfs(str(self.tree.root), self.notes.append), lambda: self.now, below)
 
     def look(self, targets=(), skip=()):
         """Look after five seconds; return servers by name."""

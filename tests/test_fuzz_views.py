@@ -24,7 +24,7 @@ from stallwatch.config import ConfigError
 from stallwatch.exposition import Exposition
 from stallwatch.journal import Changes, setup
 from stallwatch.lanes import LaneState
-from stallwatch.logs.life import RankPhase
+from stallwatch.logs.rank_phase import RankPhase
 from stallwatch.recording import Lines, line_of, recorded
 from stallwatch.replay import play_recording
 from stallwatch.report import report

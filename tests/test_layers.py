@@ -13,7 +13,7 @@ LAYERS = (
     {"node.procfs", "node.inside"},
     {"engines"},
     {"node", "gpus", "logs", "loads", "heartbeats", "api_keys"},
-    {"discovery"},
+    {"discovery", "finder"},
     {"collectors", "sources"},
     {"child", "trial", "expense"},
     {"leanchild"},

@@ -10,12 +10,15 @@ place of a log that was found at a process), `too_many_open_files`, `io_error` a
 import errno
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from stallwatch.logs.life import Follower, Life, RankPhase
 from stallwatch.logs.markers import ERROR_KINDS, KINDS
+from stallwatch.logs.rank_phase import RankPhase
 from stallwatch.node.inside import NotRegularFileError
 from stallwatch.snapshot import Failure, Family, Moment, Reading, Server
+
+if TYPE_CHECKING:  # what follows a log is loaded by the worker alone
+    from stallwatch.logs.life import Follower, Life
 
 NAME = "log"
 
@@ -77,6 +80,8 @@ def reader(
     clock: Callable[[], Moment] = Moment.now,
 ) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[LogReading, tuple[Failure, ...]]]:
     """Return what reads the logs of the given servers, and remembers where it was."""
+    from stallwatch.logs.life import Follower  # noqa: PLC0415 whoever only looks at readings does not load it
+
     followers: dict[str, Follower] = {}
 
     def read(targets: list[dict[str, Any]], skip: frozenset[str]) -> tuple[LogReading, tuple[Failure, ...]]:
@@ -118,7 +123,7 @@ def each_of(
     return tuple(found), tuple(failures)
 
 
-def _log(wanted: Mapping[str, Any], follower: Follower, now: Moment) -> Log:
+def _log(wanted: Mapping[str, Any], follower: "Follower", now: Moment) -> Log:
     born = None if wanted["started"] is None else now.monotonic - (now.boottime - wanted["started"])
     life = follower.look(wanted["path"], wanted["incarnation"], born, now, wanted["root"])
     told = told_by(life, wanted["server"], wanted["path"], follower.last_write, follower.version)
@@ -132,7 +137,7 @@ def _log(wanted: Mapping[str, Any], follower: Follower, now: Moment) -> Log:
     )
 
 
-def told_by(life: Life, server: str, path: str, last_write: float, version: str) -> Log:
+def told_by(life: "Life", server: str, path: str, last_write: float, version: str) -> Log:
     """Return what a log tells of this life of its server, with nothing counted in the file itself."""
     return Log(
         server=server,

@@ -15,21 +15,13 @@ from dataclasses import dataclass, field, replace
 from stallwatch.logs.journal import Journal
 from stallwatch.logs.markers import ERROR_KINDS, KINDS, SERVING, STEP_WAIT
 from stallwatch.logs.place import JOURNAL
+from stallwatch.logs.rank_phase import RankPhase
 from stallwatch.logs.scan import Mark, Scanner
 from stallwatch.logs.tail import Tail
 from stallwatch.snapshot import PHASES, Moment
 
 MOST_RANKS = 256
 CLOCK_SLACK = 1.0  # stated times are whole seconds
-
-
-@dataclass(frozen=True, slots=True)
-class RankPhase:
-    """The furthest phase that one rank has told of, and since when (monotonic)."""
-
-    rank: str
-    phase: str
-    since: float
 
 
 @dataclass(slots=True)

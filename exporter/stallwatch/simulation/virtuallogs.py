@@ -1,7 +1,8 @@
 """What does the log of a played server tell? What the scenario's words and literal lines mean for its life."""
 
 from stallwatch.collectors.log import Log, told_by
-from stallwatch.logs.life import Life, RankPhase
+from stallwatch.logs.life import Life
+from stallwatch.logs.rank_phase import RankPhase
 from stallwatch.simulation.player import UPTIME, Player
 from stallwatch.snapshot import Moment
 
