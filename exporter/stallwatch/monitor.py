@@ -227,12 +227,12 @@ class Monitor:
             if error := lane.harvest(now):
                 self._mending.stuck(error.stuck_in)
         found, failures = self._outcome(discovery.NAME)
-        if isinstance(found, discovery.DiscoveryReading):
-            unseen = [failure.reason for failure in failures if not failure.server]
-            known = self._recollection.take(found.servers, unseen, now, self._watcher)
-            self._roster.recall(known)
         # A look that fails does not make servers vanish: their own signals tell when they are gone.
-        if isinstance(found, discovery.DiscoveryReading) and found.servers is not self._found:
+        if not isinstance(found, discovery.DiscoveryReading):
+            return
+        unseen = [failure.reason for failure in failures if not failure.server]
+        self._roster.recall(self._recollection.take(found.servers, unseen, now, self._watcher))
+        if found.servers is not self._found:
             self._found = found.servers
             self._enlist()
 
