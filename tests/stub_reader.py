@@ -14,10 +14,11 @@ NAME = "stub"
 
 @dataclass(frozen=True, slots=True)
 class StubReading(Reading):
-    """What was asked, which process answered, and how many objects it does not go through as it tidies up."""
+    """What was asked, which process answered, how often it has collected garbage and what it leaves out then."""
 
     pid: int
     skipped: tuple[str, ...] = ()
+    collections: int = 0
     frozen: int = 0
 
 
@@ -40,9 +41,13 @@ def reader(options, note):
             note(target.get("note", ""))
             actions[target["do"]](target)
         failures = (Failure(NAME, "told", options.get("word", "")),) if "word" in options else ()
-        return StubReading(time.monotonic(), os.getpid(), tuple(sorted(skip)), gc.get_freeze_count()), failures
+        return StubReading(time.monotonic(), os.getpid(), tuple(sorted(skip)), *_tidiness()), failures
 
     return read
+
+
+def _tidiness():
+    return gc.get_stats()[2]["collections"], gc.get_freeze_count()
 
 
 def _ignore_the_end(_target):

@@ -1,5 +1,6 @@
 """aiohttp as an exporter loads it: no CAs, no library for lists, and an environment that is as it was."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -58,6 +59,42 @@ def test_a_module_that_is_seldom_used_is_loaded_once_it_is():
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30)
     assert done.stdout.split() == ["False", "True", "True", "True"]
+
+
+def test_what_could_not_be_loaded_is_tried_again(tmp_path, monkeypatch):
+    """One failure, as for want of a descriptor, costs that use; a module that is half there would cost all others."""
+    count = tmp_path / "count"
+    (tmp_path / "seldom_there.py").write_text(
+        "from pathlib import Path\n"
+        f"tries = Path({str(count)!r})\n"
+        "tries.write_text(tries.read_text() + 'x' if tries.exists() else 'x')\n"
+        "if len(tries.read_text()) < 3:\n"
+        "    raise OSError(24, 'Too many open files')\n"
+        "answer = 42\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with Lazily(frozenset({"seldom_there"})):
+        seldom_there = importlib.import_module("seldom_there")
+    assert not count.exists()
+    for _ in range(2):
+        with pytest.raises(OSError, match="Too many open files"):
+            _ = seldom_there.answer
+    assert seldom_there.answer == 42
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = seldom_there.no_such_name
+    assert count.read_text() == "xxx"
+    assert sys.modules.pop("seldom_there") is seldom_there
+
+
+def test_what_a_command_does_not_use_is_not_loaded():
+    """Argparse brings shutil, and that would bring two compressors."""
+    code = (
+        "import sys; from stallwatch.cli import main\n"
+        "code = main(['serve', '--config.check'])\n"
+        "print(code, 'bz2' in sys.modules, *({'_bz2', '_lzma'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30)
+    assert done.stdout.splitlines()[-1] == "0 True"
 
 
 def test_only_what_is_imported_meanwhile_is_loaded_late():

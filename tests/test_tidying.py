@@ -1,6 +1,7 @@
 """What is left behind goes once a minute, and what is there at the start is not gone through for it."""
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -12,15 +13,35 @@ from stallwatch.tidying import EVERY_SECONDS, Tidying
 
 TELLING = """
 import gc, sys, threading, time
+from stallwatch import tidying
 from stallwatch.cli import main
 
 def tell():
     while not gc.get_freeze_count():
         time.sleep(0.01)
+    begun = collections()
+    while collections() < begun + 2:
+        time.sleep(0.01)
     print("tidied", flush=True)
 
+def collections():
+    return gc.get_stats()[2]["collections"]
+
+gc.disable()
+tidying.EVERY_SECONDS = 0.0
 threading.Thread(target=tell, daemon=True).start()
 main(["serve", "--web.listen-address=127.0.0.1:0"])
+"""
+WORKING = """
+import gc, os, sys
+from stallwatch import tidying
+from stallwatch.child import main
+
+gc.disable()
+tidying.EVERY_SECONDS = 0.0
+note = os.memfd_create("note")
+os.ftruncate(note, 512)
+main(["stub", "{}", str(note), "stub_reader"])
 """
 
 
@@ -90,7 +111,7 @@ def test_freed_tuples_are_not_hoarded(clock):
     assert sys.getallocatedblocks() < hoarded - 5_000
 
 
-def test_an_exporter_is_tidied():
+def test_an_exporter_is_tidied_look_by_look():
     """It begins once all is loaded."""
     off = {"STALLWATCH_STATE__ENABLED": "false", "STALLWATCH_EVIDENCE__ENABLED": "false"}
     pipe = subprocess.PIPE
@@ -99,3 +120,16 @@ def test_an_exporter_is_tidied():
         one.terminate()
         assert b"ended" in one.stderr.read()
     assert one.returncode == 0
+
+
+def test_a_worker_is_tidied_request_by_request():
+    """What is loaded by then is not gone through again."""
+    requests = [{"id": number, "read": "stub", "targets": [], "skip": []} for number in (1, 2, 3)]
+    asked = "".join(f"{json.dumps(request)}\n" for request in requests)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WORKING]
+    done = subprocess.run(command, input=asked, check=True, capture_output=True, text=True, timeout=30, env=environ)
+    seen = [json.loads(line)["reading"] for line in done.stdout.splitlines()[1:]]
+    collections = [reading["collections"] for reading in seen]
+    assert collections == list(range(collections[0], collections[0] + 3))
+    assert seen[0]["frozen"] > 1000
