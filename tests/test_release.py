@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from exporter_process import ExporterProcess
 from faulty_node import FAST, STUCK, reasons
-from monitored_node import Node
+from monitored_node import QUICK, Node
 from nvml_library import environment, write_state
 from readings import gpus
 from stallwatch.exposition import Exposition
@@ -81,8 +81,6 @@ async def test_a_release_ends_by_itself_or_by_another():
 @pytest.fixture
 async def node():
     """Have a monitor over fake workers, of which that of the GPUs can let go."""
-    from monitored_node import QUICK  # noqa: PLC0415
-
     made = Node(QUICK)
     made.gpu.give_up = Letting().give_up
     yield made

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from stallwatch.node.procfs import Procfs
 from stallwatch.snapshot import Failure, Reading, Server
 
 NAME = "discovery"
@@ -25,7 +26,6 @@ def reader(
 ) -> Callable[[list[dict[str, Any]], frozenset[str]], tuple[DiscoveryReading | None, tuple[Failure, ...]]]:
     """Return a function that looks for servers."""
     from stallwatch.finder import Finder  # noqa: PLC0415 whoever only looks at readings does not load it
-    from stallwatch.node.procfs import Procfs  # noqa: PLC0415 the same
 
     below = options.get("below")
     return Finder(Procfs(options.get("procfs", "/proc"), note), below=int(below) if below else None).read

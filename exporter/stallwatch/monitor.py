@@ -7,7 +7,7 @@ snapshot, and nothing that is late is waited for.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -259,7 +259,7 @@ class Monitor:
         names = frozenset(server.name for server in self._present)
         judged = self._watcher.look(moment, self._present, readings, failures)
         self._news.tell(names, failures, lanes, {name for name, past in judged.pasts.items() if not past.ready})
-        self._bury(judged)
+        self._bury(judged, names)
         used = self._used()
         workers = tuple(
             state for worker in self._workers.values() if (state := worker.state()).name in used or state.abandoned
@@ -276,14 +276,13 @@ class Monitor:
             self.kept(),
         )
 
-    def _bury(self, judged: Judged) -> None:
+    def _bury(self, judged: Judged, present: Collection[str]) -> None:
         """Have the logs of those read on that have gone, but of those that had when we began: it was done then."""
-        names = {server.name for server in self._present}
         ends = {name: past.ending.gone_since for name, past in judged.pasts.items()}
         gone = tuple(
             server
             for server in judged.snapshot.servers
-            if server.name not in names and (ends[server.name] or 0.0) >= self._recollection.since
+            if server.name not in present and (ends[server.name] or 0.0) >= self._recollection.since
         )
         if gone != self._gone:
             self._gone = gone

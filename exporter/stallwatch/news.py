@@ -25,11 +25,12 @@ class News:
         self, names: Collection[str], failures: Iterable[Failure], lanes: Iterable[LaneState], starting: Collection[str]
     ) -> None:
         """Say what is missing; no news is the first round, a port that opens last, and whoever is not among `names`."""
-        self._changes.forget(lambda key: bool(key[1]) and key[1] not in names)
+        known = {"", *names}  # what is of no server is always told
+        self._changes.forget(lambda key: key[1] not in known)
         told = (
             one
             for one in failures
-            if (not one.server or one.server in names)
+            if one.server in known
             and one.reason != "starting"
             and not (one.reason == "refused" and one.server in starting)
         )

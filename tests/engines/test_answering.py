@@ -33,7 +33,7 @@ def test_who_has_no_scheduler_to_ask():
 
 
 def test_one_token_is_asked_of_each_engine_in_its_way():
-    """VLLM wants the name of the model."""
+    """That to vLLM names the model."""
     server = a_server()
     path, body = token_request(server)
     assert (path, body["sampling_params"]["max_new_tokens"]) == ("/generate", 1)

@@ -22,11 +22,12 @@ def asks_scheduler(server: Server, path: str) -> bool:
     since = SCHEDULER_ASKED_SINCE.get(path)
     if since is None or server.engine != "sglang" or server.launch.worker:
         return False
-    version = _version(server.version)
+    version = version_of(server.version)
     return version is None or version >= since
 
 
-def _version(text: str) -> tuple[tuple[int, ...], int] | None:
+def version_of(text: str) -> tuple[tuple[int, ...], int] | None:
+    """Return the numbers of a version and that of its post-release, None where it tells none."""
     match = re.match(r"v?(\d+(?:\.\d+)*)(?:\.post(\d+))?", text)
     if match is None:
         return None

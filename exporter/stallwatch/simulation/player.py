@@ -1,6 +1,5 @@
 """What is kept of a played server from one look to the next? Its state, and all that adds up over time."""
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +25,6 @@ class Player:
     state: State
     scanner: Scanner
     ranks: tuple[str, ...]
-    version: tuple[int, ...]
     alive: Server  # with all processes of its present life
     totals: dict[tuple[str, int], float] = field(default_factory=dict)
     rates: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -42,8 +40,7 @@ class Player:
         """Return the player of a server of a scenario."""
         server = cast.server_of(played, number, node)
         ranks = tuple(role.rank for role in cast.roles(server) if role.role == "scheduler")
-        version = _version(played.version)
-        return cls(number, played, server, State(played), Scanner(played.engine), ranks, version, server)
+        return cls(number, played, server, State(played), Scanner(played.engine), ranks, server)
 
     def advance(self, t: float) -> None:
         """Go to this time; a life that begins knows nothing of the one before."""
@@ -74,8 +71,3 @@ class Player:
             return self.alive
         kept = tuple(process for process in self.alive.processes if process.name not in gone)
         return replace(self.alive, processes=kept)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    match = re.match(r"v?(\d+(?:\.\d+)*)", text)
-    return tuple(int(part) for part in match[1].split(".")) if match else ()

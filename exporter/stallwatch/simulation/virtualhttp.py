@@ -6,7 +6,7 @@ from typing import Any
 from stallwatch.collectors.engine import EngineRank, EngineReading
 from stallwatch.collectors.health import HealthReading, Probe
 from stallwatch.collectors.socket import ServerSockets
-from stallwatch.engines.answering import SCHEDULER_ANSWERS_AFTER, asks_scheduler
+from stallwatch.engines.answering import SCHEDULER_ANSWERS_AFTER, asks_scheduler, version_of
 from stallwatch.simulation.player import UPTIME, Player
 
 PROBE_EVERY = 15.0
@@ -93,7 +93,8 @@ def _replica(player: Player, index: int, t: float, step: float, now: float) -> E
 
 
 def _live(player: Player) -> bool:
-    return player.played.engine != "sglang" or not player.version or player.version >= LIVE_SINCE
+    version = version_of(player.server.version)
+    return player.server.engine != "sglang" or version is None or version[0] >= LIVE_SINCE
 
 
 def sockets(player: Player, t: float) -> ServerSockets | None:
